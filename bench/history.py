@@ -14,7 +14,7 @@ from gatepost.audit.verify import verify
 from gatepost.dashboard.audit import search_back
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery, ChainHead, ChainKey, NewAuditRecord, Segment
-from gatepost.storage.audit_segments import kept, rows_of
+from gatepost.storage.audit_segments import compacted, rows_of
 from gatepost.storage.backends import open_records
 
 BATCH = 1_000
@@ -59,7 +59,7 @@ async def fill(folder: Path, tenant: str, count: int) -> None:
         records, head = WriteAttempt(keyring).link(chain, before, new_records)
         rows = [row for record in records for row in rows_of(record)]
         parts = [rows[at : at + TOGETHER] for at in range(0, len(rows), TOGETHER)]
-        return [segment for part in parts for segment in kept(1, part[0].number, part)], head
+        return [segment for part in parts for segment in compacted(1, part[0].number, part)], head
 
     for first in range(0, count, BATCH):
         new_records = [

@@ -192,7 +192,7 @@ class WalkCaller:
         (request,) = self._on_server_loop(approvals.waiting(TENANT))
         with self._recorder.recording(codes):
             self._on_server_loop(
-                approvals.approve(TENANT, request.id, Operator("bench"), seen=request.digest)
+                approvals.approve(TENANT, request.id, Operator("bench"), seen_digest=request.digest)
             )
             answer = await connection.answer()
             self._let_server_finish()

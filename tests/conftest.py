@@ -1,31 +1,36 @@
-"""Fixtures that every test may use, and the list of requirements that tests name."""
+"""Fixtures and records that every test may use, and the list of requirements that tests name."""
 
 import asyncio
 import gc
 import logging
 import os
 import re
-import ssl
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import aclosing, suppress
-from functools import cache
+from contextlib import aclosing
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvicorn
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.storage.backends import open_records, open_shared_store
+from gatepost.storage.idempotency import IdempotencyRecord
+from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
+from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.sql.database_schema import make
 from gatepost.storage.sql.records import database_of
+from gatepost.storage.tasks import TaskRecord
 from gatepost.telemetry.logs import OWN_LOGGERS
+from tests.support.client import no_public_authorities
 from tests.support.internet import Internet, small_internet
 from tests.support.issuers import Idp
+from tests.support.measuring import immediate_server_stop
 from tests.support.stores import POOLER, PgBouncer, Postgres, Valkey, a_sql_url, pgbouncer_program
+
+__all__ = ["immediate_server_stop", "no_public_authorities"]  # fixtures
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
 for name, examples in (("few", 25), ("many", 40)):
@@ -166,82 +171,6 @@ def isolated_logging() -> Iterator[None]:
     root.handlers = handlers
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
-
-
-class _ShortSleepAsyncio:
-    """`asyncio`, whose `sleep` takes a twentieth of the time."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(asyncio, name)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / 20)
-
-
-class _StopSignals:
-    """The loops of uvicorn's servers, each of which waits to be told that it should stop."""
-
-    def __init__(self) -> None:
-        self._told: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
-
-    def tell(self, server: uvicorn.Server, should_exit: bool) -> None:
-        """Set `should_exit`, from any thread."""
-        server.__dict__["should_exit"] = should_exit
-        if should_exit and (found := self._told.get(id(server))):
-            loop, stop = found
-            # A loop that has ended by itself needs no word.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(stop.set)
-
-    async def main_loop(self, server: uvicorn.Server) -> None:
-        """What uvicorn does each second, until the server should stop."""
-        stop = asyncio.Event()
-        self._told[id(server)] = asyncio.get_running_loop(), stop
-        try:
-            while not await server.on_tick(0):
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), 1.0)
-        finally:
-            del self._told[id(server)]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def immediate_server_stop() -> Iterator[None]:
-    """
-    A server in this process stops at once.
-
-    uvicorn asks every 100 ms whether it should stop, which a test would wait for. To ask more often
-    costs more than many tests do: hundreds of servers run all the time.
-    """
-    stops = _StopSignals()
-    flag = property(lambda server: server.__dict__["should_exit"], stops.tell)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("uvicorn.server.asyncio", _ShortSleepAsyncio())
-        patch.setattr(uvicorn.Server, "should_exit", flag, raising=False)
-        patch.setattr(uvicorn.Server, "main_loop", lambda server: stops.main_loop(server))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_public_authorities() -> Iterator[None]:
-    """
-    HTTP clients of this process trust no authority but those that a test names.
-
-    No certificate of the tests is of another one, and each client would read the system's hundred,
-    also where the environment of the run names them.
-    """
-    outside = os.environ.get("SSL_CERT_FILE")
-
-    def context(*, _trust_env: bool = True) -> ssl.SSLContext:
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        bundle = os.environ.get("SSL_CERT_FILE")
-        if _trust_env and bundle and bundle != outside:
-            made.load_verify_locations(bundle)
-        return made
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("httpcore2.default_ssl_context", context)
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -398,3 +327,62 @@ def own_postgres() -> Iterator[Postgres]:
     """A server that this test may stop."""
     with Postgres.running() as server:
         yield server
+
+
+HOUR = 3600.0
+
+task = partial(
+    TaskRecord,
+    id="t1",
+    owner=b"alice",
+    tool="count",
+    status="working",
+    created_at=1_000.25,
+    updated_at=1_000.25,
+    expires_at=1_000.25 + HOUR,
+    call=b'{"n":1}',
+    leased_until=1_030.0,
+)
+"""A running task."""
+
+idempotency_record = partial(
+    IdempotencyRecord,
+    key=b"k1",
+    digest=b"d1",
+    holder="h1",
+    leased_until=1_030.0,
+    expires_at=1_000.0 + HOUR,
+)
+"""The idempotency record of a running call."""
+
+outbox_message = partial(
+    OutboxMessage,
+    id="msg_a1_requested",
+    ordering_key="a1",
+    sequence=0,
+    body=b"\x00{}",
+    created_at=1_000.25,
+    due_at=1_000.25,
+    expires_at=1_000.25 + HOUR,
+)
+"""A message that is due and that no process has leased."""
+
+
+async def store_records(records: Records, tenant: str) -> None:
+    """One record of each kind, and two entries of different subjects."""
+    ours = records.of(tenant)
+    await ours.tasks.create(task())
+    await ours.idempotency.begin(idempotency_record(), now=0.0)
+    await ours.sessions.replace(b"s", SessionRecord(ended=True), expires_at=1e9)
+    await ours.entries("secrets").put("k", b"v", now=0.0)
+    await ours.entries("apis").put("k", b"v", now=0.0)
+    await ours.outbox.add(outbox_message())
+
+
+ROWS_BY_TABLE = {
+    "tasks": 1,
+    "idempotency_records": 1,
+    "sessions": 1,
+    "entries": 2,
+    "outbox_messages": 1,
+}

@@ -45,7 +45,7 @@ class RandomCache(Generic[K, T]):
         """The keys of all entries."""
         # Numbers that lie side by side: reading the entries instead would fetch five objects each,
         # which were not used for a long time, from the memory.
-        self._ends = array("d")
+        self._end_times = array("d")
         """By place, a time before which the entry does not end."""
         self._next = 0
         """The place that is examined next."""
@@ -71,44 +71,46 @@ class RandomCache(Generic[K, T]):
             if key not in self.entries:
                 if self.capacity < 1:
                     return
-                ends, position = self._ends, self._next
-                if min(ends[position : position + EXAMINED], default=inf) <= now:
+                end_times, position = self._end_times, self._next
+                if min(end_times[position : position + EXAMINED], default=inf) <= now:
                     position = self._position_of_ended(position, now)
                 else:
                     position += EXAMINED
-                    self._next = position if position < len(ends) else 0
+                    self._next = position if position < len(end_times) else 0
                     position = -1
-                if position < 0 and len(ends) < self.capacity:
-                    ends.append(until)
+                if position < 0 and len(end_times) < self.capacity:
+                    end_times.append(until)
                     self._keys.append(key)
                 else:
                     if position < 0:
                         # `randrange` takes two calls in Python.
-                        position = int(RANDOM.random() * len(ends))
+                        position = int(RANDOM.random() * len(end_times))
                         del self.entries[self._keys[position]]
-                    self._keys[position], ends[position] = key, until
+                    self._keys[position], end_times[position] = key, until
             self.entries[key] = entry
 
     def _position_of_ended(self, first: int, now: float) -> int:
         """Remove the next entries that have ended; return the place of one, or -1 without any."""
-        keys, ends = self._keys, self._ends
+        keys, end_times = self._keys, self._end_times
         self._next = first + EXAMINED
-        ended = []
+        ended_positions = []
         for position in range(first, min(first + EXAMINED, len(keys))):
             entry = self.entries[keys[position]]
             # The place was made for an entry that may have been renewed since.
-            ends[position] = max(ends[position], -inf if entry is None else self.end_of(entry))
-            if ends[position] <= now:
+            end_times[position] = max(
+                end_times[position], -inf if entry is None else self.end_of(entry)
+            )
+            if end_times[position] <= now:
                 del self.entries[keys[position]]
-                ended.append(position)
-        for position in reversed(ended[1:]):
-            key, end = keys.pop(), ends.pop()
+                ended_positions.append(position)
+        for position in reversed(ended_positions[1:]):
+            key, end = keys.pop(), end_times.pop()
             if position < len(keys):
-                keys[position], ends[position] = key, end
+                keys[position], end_times[position] = key, end
                 self._next = position
         if self._next >= len(keys):
             self._next = 0
-        return ended[0] if ended else -1
+        return ended_positions[0] if ended_positions else -1
 
     def end(self, key: K, entry: T) -> None:
         """Let an entry count no more, unless another thread has replaced it."""
@@ -124,7 +126,7 @@ class RandomCache(Generic[K, T]):
                 key: entry for key, entry in items if entry is not None and not predicate(entry)
             }
             self._keys, self._next = list(remaining), 0
-            self._ends = array("d", map(self.end_of, remaining.values()))
+            self._end_times = array("d", map(self.end_of, remaining.values()))
             self.entries = {**remaining}
 
 

@@ -89,7 +89,7 @@ def problems(
     yield from _url_problems("resource", resource, development)
     yield from _resource_problems(resource)
     if not any(issuer.enabled for issuer in issuers):
-        yield _found("authz.E010", "issuers", "no issuer is trusted, so no token can be accepted")
+        yield _problem("authz.E010", "issuers", "no issuer is trusted, so no token can be accepted")
     for index, issuer in enumerate(issuers):
         where = f"issuers[{index}]"
         yield from _issuer_problems(where, issuer, development)
@@ -104,14 +104,14 @@ def problems(
     for index, tenant in enumerate(tenants):
         yield from _id_problems(f"tenancy.tenants[{index}]", tenant)
     if issuers and not (create_on_first_use or tenants or any(map(closed_set, issuers))):
-        yield _found("authz.W005", "tenancy", "no tenant is known, so every caller is refused")
+        yield _problem("authz.W005", "tenancy", "no tenant is known, so every caller is refused")
     for setting, values in scopes.items():
         yield from _scope_problems(setting, values)
     if not development:
         yield from exposure.problems(issuers, create_on_first_use=create_on_first_use)
 
 
-def _found(id_: str, setting: str, message: str, nearest: Sequence[str] = ()) -> Problem:
+def _problem(id_: str, setting: str, message: str, nearest: Sequence[str] = ()) -> Problem:
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     level: Literal["error", "warning"] = "warning" if ".W" in id_ else "error"
     return Problem(id_, message, hint + HINTS[id_], level, setting)
@@ -139,48 +139,48 @@ def _url_problems(setting: str, url: str, development: bool) -> Iterator[Problem
     """Yield the problems of an address."""
     host = _host(url)
     if not host:
-        yield _found("authz.E001", setting, f"{url!r} is not an http(s) URL")
+        yield _problem("authz.E001", setting, f"{url!r} is not an http(s) URL")
         return
     if not (url.startswith("https:") or (development and _loopback(host))):
-        yield _found("authz.E002", setting, f"http://{host} is not encrypted")
+        yield _problem("authz.E002", setting, f"http://{host} is not encrypted")
     if "#" in url:
-        yield _found("authz.E003", setting, "the URL has a fragment")
+        yield _problem("authz.E003", setting, "the URL has a fragment")
     if "@" in urlsplit(url).netloc:
         # The message omits the value, because it may contain a password.
-        yield _found("authz.E004", setting, "the URL has a user name or password")
+        yield _problem("authz.E004", setting, "the URL has a user name or password")
     if unsafe := UNSAFE.search(url):
-        yield _found("authz.E005", setting, f"the URL of {host} has the character {unsafe[0]!r}")
+        yield _problem("authz.E005", setting, f"the URL of {host} has the character {unsafe[0]!r}")
 
 
 def _resource_problems(url: str) -> Iterator[Problem]:
     path, _, query = url.partition("?")
     fixed_part = path.replace(f"/{TENANT}/", "//", 1).removesuffix(TENANT) + query
     if "{" in fixed_part or "}" in fixed_part or path.count(TENANT) > 1 or f"//{TENANT}" in path:
-        yield _found("authz.E006", "resource", f"{url!r} is not a template that can be served")
+        yield _problem("authz.E006", "resource", f"{url!r} is not a template that can be served")
     if path.endswith("/") and path.count("/") > 3:
-        yield _found("authz.W001", "resource", "the resource ends in a slash")
+        yield _problem("authz.W001", "resource", "the resource ends in a slash")
     if query:
-        yield _found("authz.W002", "resource", "the resource has a query")
+        yield _problem("authz.W002", "resource", "the resource has a query")
 
 
 def _issuer_problems(where: str, issuer: Issuer, development: bool) -> Iterator[Problem]:
     url, setting = issuer.issuer, f"{where}.issuer"
     yield from _url_problems(setting, url, development)
     if "?" in url:
-        yield _found("authz.E007", setting, f"{url!r} has a query (RFC 8414 section 2)")
+        yield _problem("authz.E007", setting, f"{url!r} has a query (RFC 8414 section 2)")
     if ("{" in url or "}" in url) and not ISSUER_TEMPLATE.fullmatch(url):
-        yield _found(
+        yield _problem(
             "authz.E008", setting, f"{url!r} is not a template that tokens can match safely"
         )
     if not development and (_loopback(_host(url)) or url.endswith("/dev-as")):
-        yield _found("authz.E024", setting, f"{url} is a development issuer")
+        yield _problem("authz.E024", setting, f"{url} is a development issuer")
     if issuer.jwks_uri:
         yield from _url_problems(f"{where}.jwks_uri", issuer.jwks_uri, development)
     for index, network in enumerate(issuer.allow_private):
         try:
             ipaddress.ip_network(network)
         except ValueError as error:
-            yield _found("authz.E016", f"{where}.allow_private[{index}]", str(error))
+            yield _problem("authz.E016", f"{where}.allow_private[{index}]", str(error))
 
 
 def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
@@ -188,10 +188,10 @@ def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
     if preset is None:
         nearest = get_close_matches(issuer.preset, PRESETS, 1)
         message = f"there is no preset {issuer.preset!r}"
-        yield _found("authz.E012", f"{where}.preset", message, nearest)
+        yield _problem("authz.E012", f"{where}.preset", message, nearest)
     elif not (preset.names_resource or issuer.audiences):
         message = f"tokens of {preset.name} never name the resource as their audience"
-        yield _found("authz.E025", f"{where}.audiences", message)
+        yield _problem("authz.E025", f"{where}.audiences", message)
     if preset is not None:
         yield from token_problems.problems(where, issuer, preset)
     for algorithm in issuer.algorithms:
@@ -199,13 +199,13 @@ def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
             # Every client that can verify an HS256 token can also create one; `none` verifies
             # nothing.
             message = f"{algorithm!r} cannot be accepted as a signature"
-            yield _found("authz.E013", f"{where}.algorithms", message)
+            yield _problem("authz.E013", f"{where}.algorithms", message)
     if not 0 <= issuer.leeway_s <= 300:
-        yield _found("authz.E014", f"{where}.leeway_s", "the leeway is 0 to 300 seconds")
+        yield _problem("authz.E014", f"{where}.leeway_s", "the leeway is 0 to 300 seconds")
     if issuer.max_lifetime_s <= 0:
-        yield _found("authz.E015", f"{where}.max_lifetime_s", "no token could be accepted")
+        yield _problem("authz.E015", f"{where}.max_lifetime_s", "no token could be accepted")
     if "" in issuer.audiences:
-        yield _found("authz.E028", f"{where}.audiences", "an audience is empty")
+        yield _problem("authz.E028", f"{where}.audiences", "an audience is empty")
 
 
 def _introspection_problems(where: str, issuer: Issuer, development: bool) -> Iterator[Problem]:
@@ -214,7 +214,7 @@ def _introspection_problems(where: str, issuer: Issuer, development: bool) -> It
     if introspection is None:
         return
     if not introspection.client_id:
-        yield _found("authz.E028", f"{setting}.client_id", "the client id is empty")
+        yield _problem("authz.E028", f"{setting}.client_id", "the client id is empty")
     if introspection.endpoint:
         yield from _url_problems(f"{setting}.endpoint", introspection.endpoint, development)
 
@@ -225,10 +225,10 @@ def _dashboard_problems(
     if client is None:
         return
     if not client.client_id:
-        yield _found("authz.E028", f"{setting}.client_id", "the client id is empty")
+        yield _problem("authz.E028", f"{setting}.client_id", "the client id is empty")
     if not introspection_problems.SECRET_REFERENCE.fullmatch(client.client_secret):
         message = "the configuration contains the client secret itself"
-        yield _found("authz.E022", f"{setting}.client_secret", message)
+        yield _problem("authz.E022", f"{setting}.client_secret", message)
     yield from _scope_problems(f"{setting}.scopes", client.scopes)
     for name in ("authorization_endpoint", "token_endpoint"):
         if url := getattr(client, name):
@@ -239,20 +239,20 @@ def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
     rule, preset = issuer.tenant, PRESETS.get(issuer.preset)
     rules = [bool(rule.claim), bool(rule.value), rule.issuer].count(True)
     if rules > 1 or (rules == 0 and not (preset and preset.tenant_claim)):
-        yield _found(
+        yield _problem(
             "authz.E017", f"{where}.tenant", "the table does not say how tokens name their tenant"
         )
     if rule.value:
         yield from _id_problems(f"{where}.tenant.value", rule.value)
         if issuer.tenants:
             message = "the table has no effect: every token belongs to one tenant"
-            yield _found("authz.E021", f"{where}.tenants", message)
+            yield _problem("authz.E021", f"{where}.tenants", message)
     if "{" in issuer.issuer:
         yield from _template_problems(where, issuer)
     for value, tenant in issuer.tenants.items():
         yield from _id_problems(f"{where}.tenants", tenant)
         if not value:
-            yield _found("authz.E028", f"{where}.tenants", "a claim value is empty")
+            yield _problem("authz.E028", f"{where}.tenants", "a claim value is empty")
     yield from _role_problems(where, issuer)
 
 
@@ -260,29 +260,29 @@ def _role_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
     for role, role_rule in issuer.roles.items():
         if role not in ROLES:
             nearest = get_close_matches(role, ROLES, 1)
-            yield _found("authz.E023", f"{where}.roles", f"there is no role {role!r}", nearest)
+            yield _problem("authz.E023", f"{where}.roles", f"there is no role {role!r}", nearest)
         elif role == OPERATOR and "{" in issuer.issuer:
             # The operator of each of these issuers could sign a token that reads all tenants.
             message = "the issuers of a template cannot give the role operator"
-            yield _found("authz.E023", f"{where}.roles.{role}", message)
+            yield _problem("authz.E023", f"{where}.roles.{role}", message)
         if not (role_rule.claim and role_rule.value):
             message = "an empty claim or value would give the role away"
-            yield _found("authz.E028", f"{where}.roles.{role}", message)
+            yield _problem("authz.E028", f"{where}.roles.{role}", message)
 
 
 def _client_problems(setting: str, issuer: Issuer) -> Iterator[Problem]:
     """Yield the problems of what machines get whose tokens do not say it."""
     if issuer.clients and "{" in issuer.issuer:
         message = "each issuer of the template could issue a token with such a client id"
-        yield _found("authz.E039", setting, message)
+        yield _problem("authz.E039", setting, message)
     for client_id, rule in issuer.clients.items():
         if not client_id:
-            yield _found("authz.E028", setting, "a client id is empty")
+            yield _problem("authz.E028", setting, "a client id is empty")
         if rule.tenant:
             yield from _id_problems(f"{setting}.{client_id}.tenant", rule.tenant)
             if issuer.tenant.value or issuer.tenant.issuer:
                 message = "the tenant has no effect: no claim names the tenants of this issuer"
-                yield _found("authz.E021", f"{setting}.{client_id}.tenant", message)
+                yield _problem("authz.E021", f"{setting}.{client_id}.tenant", message)
         yield from _scope_problems(f"{setting}.{client_id}.scopes", rule.scopes)
 
 
@@ -291,17 +291,17 @@ def _template_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
     rule, preset = issuer.tenant, PRESETS.get(issuer.preset)
     if rule.value:
         message = "every organisation of the provider would share one tenant"
-        yield _found("authz.E026", f"{where}.tenant.value", message)
+        yield _problem("authz.E026", f"{where}.tenant.value", message)
         return
     claim = rule.claim or (preset.tenant_claim if preset and not rule.issuer else "")
     if claim and not (preset and claim == preset.segment_claim):
         message = f"one issuer of the template could claim another's tenant in {claim!r}"
-        yield _found("authz.E029", f"{where}.tenant", message)
+        yield _problem("authz.E029", f"{where}.tenant", message)
 
 
 def _id_problems(setting: str, tenant: str) -> Iterator[Problem]:
     if not TENANT_ID.fullmatch(tenant):
-        yield _found("authz.E018", setting, f"{tenant!r} is not a tenant id")
+        yield _problem("authz.E018", setting, f"{tenant!r} is not a tenant id")
 
 
 def _neighbour_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Problem]:
@@ -315,17 +315,17 @@ def _neighbour_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Pr
     for index, issuer in enumerate(issuers):
         where = f"issuers[{index}]"
         if issuer.issuer in seen_issuers:
-            yield _found("authz.E011", f"{where}.issuer", f"{issuer.issuer} is configured twice")
+            yield _problem("authz.E011", f"{where}.issuer", f"{issuer.issuer} is configured twice")
         seen_issuers.add(issuer.issuer)
         if free[index] and mapping > 1:
             message = "several issuers map values of tokens, and this one has no `tenants` table"
-            yield _found("authz.E019", f"{where}.tenants", message)
+            yield _problem("authz.E019", f"{where}.tenants", message)
         elif free[index] and TENANT in resource:
             message = "the resource names tenants, and this issuer does not list its tenants"
-            yield _found("authz.W006", f"{where}.tenants", message)
+            yield _problem("authz.W006", f"{where}.tenants", message)
         if "{" in issuer.issuer and not _can_be_named(issuer, resource):
             message = "no metadata document can name the issuers of this template"
-            yield _found("authz.W007", f"{where}.issuer", message)
+            yield _problem("authz.W007", f"{where}.issuer", message)
 
 
 def _can_be_named(issuer: Issuer, resource: str) -> bool:
@@ -343,18 +343,18 @@ def _sharing_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Prob
     for tenant, indexes in sorted(holders.items()):
         setting = f"issuers[{indexes[-1]}].tenants"
         if len(indexes) > 1 and any(issuers[index].tenant.value for index in indexes):
-            yield _found("authz.E020", setting, f"tenant {tenant!r} belongs to several issuers")
+            yield _problem("authz.E020", setting, f"tenant {tenant!r} belongs to several issuers")
         elif len(indexes) > 1 and TENANT in resource:
-            yield _found("authz.W003", setting, f"tenant {tenant!r} has several issuers")
+            yield _problem("authz.W003", setting, f"tenant {tenant!r} has several issuers")
     listed = sum(len(issuer.tenants) if "{" in issuer.issuer else 1 for issuer in issuers)
     if max(listed, len(issuers)) > 1 and TENANT not in resource:
-        yield _found("authz.W003", "issuers", "one resource has several issuers")
+        yield _problem("authz.W003", "issuers", "one resource has several issuers")
 
 
 def _scope_problems(setting: str, scopes: Sequence[str]) -> Iterator[Problem]:
     for scope in scopes:
         if not SCOPE_TOKEN.fullmatch(scope):
-            yield _found("authz.E027", setting, f"{scope!r} is not a scope")
+            yield _problem("authz.E027", setting, f"{scope!r} is not a scope")
         elif scope == "offline_access" and setting != "scopes.request":
             # Clients request it when they need it; a resource must not demand it of every client.
-            yield _found("authz.E027", setting, "`offline_access` is not a scope of a resource")
+            yield _problem("authz.E027", setting, "`offline_access` is not a scope of a resource")

@@ -44,7 +44,9 @@ def first_text(
             continue
         if is_line(value, limit):
             return value
-        raise InvalidToken(f"bad_{name}" if name in CLAIM_NAMES else "bad_claim").about(claim=name)
+        raise InvalidToken(f"bad_{name}" if name in CLAIM_NAMES else "bad_claim").with_details(
+            claim=name
+        )
     return None
 
 

@@ -108,7 +108,7 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
         # A required claim may be a dotted path, which is no member of this name.
         missing = [name for name in sorted(required) if lookup(claims, name) is MISSING]
         if missing:
-            raise InvalidToken("missing_claim").about(claim=missing[0])
+            raise InvalidToken("missing_claim").with_details(claim=missing[0])
     registered_claims = registered(claims)
     if registered_claims.iss != expected.issuer:
         raise InvalidToken("wrong_issuer")
@@ -152,13 +152,13 @@ def registered(claims: Mapping[str, object]) -> Registered:
         if name:
             raise InvalidToken(f"bad_{name}") from None
         missing = next(field for field in ("iss", "exp") if field not in claims)
-        raise InvalidToken("missing_claim").about(claim=missing) from None
+        raise InvalidToken("missing_claim").with_details(claim=missing) from None
 
 
 def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
     """Refuse ID tokens, refresh tokens and bound tokens, which have the same signature."""
     if other_kinds := OTHER_KINDS.intersection(claims):
-        raise InvalidToken("wrong_kind").about(claim=min(other_kinds))
+        raise InvalidToken("wrong_kind").with_details(claim=min(other_kinds))
     for name, values in preset.forbidden.items():
         if name not in claims and "." not in name:
             continue
@@ -167,10 +167,10 @@ def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
             continue
         items = value if isinstance(value, list) else [value]
         if not values or any(str(item).lower() in values for item in items):
-            raise InvalidToken("wrong_kind").about(claim=name)
+            raise InvalidToken("wrong_kind").with_details(claim=name)
     for name, expected in preset.must_equal.items():
         if lookup(claims, name) != expected:
-            raise InvalidToken("wrong_kind").about(claim=name)
+            raise InvalidToken("wrong_kind").with_details(claim=name)
     if "cnf" in claims:
         # Bound to a key or a certificate (RFC 7800). If such a token arrives as a Bearer token, it
         # has been stolen, or its proof was omitted to downgrade it (RFC 9449 section 7.1).
@@ -264,5 +264,5 @@ def scopes_of(claims: Mapping[str, object], preset: Preset) -> frozenset[str] | 
         # claims (`scp`, `roles`, `permissions`) are often lists.
         if isinstance(value, list) and (name != "scope" or preset.scope_list):
             return scopes.collect(value)
-        raise InvalidToken("bad_scope").about(claim=name)
+        raise InvalidToken("bad_scope").with_details(claim=name)
     return None

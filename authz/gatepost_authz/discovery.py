@@ -84,7 +84,7 @@ class Discovery:
     ) -> None:
         self._fetcher = fetcher
         self._monotonic = monotonic
-        self._known: OrderedDict[MetadataKey, tuple[IssuerMetadata, float]] = OrderedDict()
+        self._metadata: OrderedDict[MetadataKey, tuple[IssuerMetadata, float]] = OrderedDict()
         self._running: dict[MetadataKey, asyncio.Task[IssuerMetadata]] = {}
 
     async def find(self, location: DiscoveryLocation) -> IssuerMetadata:
@@ -94,7 +94,7 @@ class Discovery:
         With ``issuer`` as reason: the documents that were found belong to other issuers.
         """
         key = (location.issuer, location.sign_in)
-        cached = self._known.get(key)
+        cached = self._metadata.get(key)
         if cached is not None and self._monotonic() < cached[1]:
             return cached[0]
         task = self._running.get(key)
@@ -110,15 +110,15 @@ class Discovery:
                 return cached[0]
             raise
 
-    def known(self, issuer: str) -> IssuerMetadata | None:
+    def cached_metadata(self, issuer: str) -> IssuerMetadata | None:
         """Return the cached metadata of an issuer, or None."""
-        cached = self._known.get((issuer, False))
+        cached = self._metadata.get((issuer, False))
         return None if cached is None else cached[0]
 
     def distrust(self, issuer: str) -> None:
         """Discard cached metadata that did not work."""
-        for key in {(issuer, False), (issuer, True)} & self._known.keys():
-            self._known[key] = (self._known[key][0], -inf)
+        for key in {(issuer, False), (issuer, True)} & self._metadata.keys():
+            self._metadata[key] = (self._metadata[key][0], -inf)
 
     async def aclose(self) -> None:
         """Cancel all searches."""
@@ -131,10 +131,10 @@ class Discovery:
         self._running.pop(key, None)
         if task.cancelled() or task.exception() is not None:
             return
-        self._known[key] = (task.result(), self._monotonic() + FRESH_S)
-        self._known.move_to_end(key)
-        if len(self._known) > CACHED:
-            self._known.popitem(last=False)
+        self._metadata[key] = (task.result(), self._monotonic() + FRESH_S)
+        self._metadata.move_to_end(key)
+        if len(self._metadata) > CACHED:
+            self._metadata.popitem(last=False)
 
     async def _search(self, location: DiscoveryLocation) -> IssuerMetadata:
         return (await find_document(self._fetcher, location))[0]

@@ -39,7 +39,7 @@ class AuthError(Exception):
         super().__init__(reason)
         self.reason = reason
 
-    def about(
+    def with_details(
         self, *, claim: str | None = None, issuer: str | None = None, tenant: str | None = None
     ) -> Self:
         """Add details that the error does not have yet, and return it."""

@@ -112,7 +112,7 @@ def too_wide(texts: Iterable[str]) -> bool:
     They are judged together, because two halves of the internet are all of it. Malformed networks
     are ignored.
     """
-    networks = [_plain(network) for network in _networks(texts)]
+    networks = [_unmapped(network) for network in _networks(texts)]
     v4 = [network for network in networks if isinstance(network, IPv4Network)]
     v6 = [network for network in networks if isinstance(network, IPv6Network)]
     return _public(v4, PRIVATE_V4) > MAX_PUBLIC[4] or _public(v6, PRIVATE_V6) > MAX_PUBLIC[6]
@@ -144,7 +144,7 @@ def _networks(texts: Iterable[str]) -> Iterator[IpNetwork]:
             continue
 
 
-def _plain(network: IpNetwork) -> IpNetwork:
+def _unmapped(network: IpNetwork) -> IpNetwork:
     """Return the IPv4 network that a network of mapped addresses stands for."""
     if isinstance(network, IPv6Network) and network.subnet_of(MAPPED):
         low = int(network.network_address) & 0xFFFFFFFF
@@ -164,16 +164,16 @@ def _private(where: str, issuer: Issuer) -> Iterator[Problem]:
     if too_wide(issuer.allow_private):
         message = "the issuer's keys could be fetched from almost any address"
         yield finding(HINTS, "authz.E030", setting, message)
-    for network in map(_plain, _networks(issuer.allow_private)):
-        if any(_within(network, blocked) for blocked in (*LINK_LOCAL, *METADATA_NETWORKS)):
+    for network in map(_unmapped, _networks(issuer.allow_private)):
+        if any(_is_subnet(network, blocked) for blocked in (*LINK_LOCAL, *METADATA_NETWORKS)):
             message = f"{network} contains a cloud's metadata service, not an issuer"
             yield finding(HINTS, "authz.E031", setting, message)
 
 
-def _within(network: IpNetwork, other: IpNetwork) -> bool:
+def _is_subnet(network: IpNetwork, enclosing: IpNetwork) -> bool:
     if isinstance(network, IPv4Network):
-        return isinstance(other, IPv4Network) and network.subnet_of(other)
-    return isinstance(other, IPv6Network) and network.subnet_of(other)
+        return isinstance(enclosing, IPv4Network) and network.subnet_of(enclosing)
+    return isinstance(enclosing, IPv6Network) and network.subnet_of(enclosing)
 
 
 def _lifetime(where: str, issuer: Issuer) -> Iterator[Problem]:

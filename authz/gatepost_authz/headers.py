@@ -59,8 +59,8 @@ class Impersonating:
     """
     Detects headers with which a caller could claim an identity.
 
-    The headers in *kept* pass although their names look like that, because the application itself
-    compares them with the token. The headers in *reserved* never pass.
+    The headers in *harmless* pass although their names look like that, because the application
+    itself compares them with the token. The headers in *reserved* never pass.
     """
 
     def __init__(self, *, harmless: Iterable[bytes] = (), reserved: Iterable[bytes] = ()) -> None:

@@ -115,7 +115,7 @@ def check_person(claims: Mapping[str, object], login: Login) -> None:
     """
     person = person_of(claims, login.trusted)
     if person is None and "at_hash" not in claims:
-        raise InvalidToken("missing_claim").about(claim="at_hash")
+        raise InvalidToken("missing_claim").with_details(claim="at_hash")
     if person not in (None, login.caller.subject):
         raise InvalidToken("another_subject")
 

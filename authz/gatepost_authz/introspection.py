@@ -16,7 +16,7 @@ from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.introspector import Introspectors
-from gatepost_authz.issuer_key_sets import asks
+from gatepost_authz.issuer_key_sets import is_introspected
 from gatepost_authz.issuers import (
     IssuerRegistry,
     TrustedIssuer,
@@ -61,8 +61,8 @@ class IntrospectionVerifier:
         self.policy = policy or Policy()
         self.clock = clock
         self._possible: tuple[int, tuple[TrustedIssuer, ...]] = (0, ())
-        self._good: Memory[TenantContext] = Memory(capacity)
-        self._bad: Memory[CachedRefusal] = Memory()
+        self._cached_callers: Memory[TenantContext] = Memory(capacity)
+        self._cached_refusals: Memory[CachedRefusal] = Memory()
         self._owners: Memory[str] = Memory(max(capacity, REMEMBERED))
         self._accepted = AcceptedTokens(capacity)
 
@@ -85,7 +85,7 @@ class IntrospectionVerifier:
             for trusted in possible
         ]
         for key in keys:
-            cached_caller = self._good.get(key, now)
+            cached_caller = self._cached_callers.get(key, now)
             if cached_caller is not None:
                 return cached_caller
         failed: AuthError | None = None
@@ -115,14 +115,14 @@ class IntrospectionVerifier:
         """Return None: `verify` reads the cache, once it knows which issuer to ask."""
         return None
 
-    def knows(self, token: str, target: Target) -> bool:
+    def has_accepted(self, token: str, target: Target) -> bool:
         """Return whether that token was accepted at *target* before."""
         return self._accepted.has(digest_of(token), target.url)
 
     def forget(self, predicate: Callable[[TenantContext], bool]) -> None:
         """Discard cached results of these callers, and all refusals."""
-        self._good.forget(predicate)
-        self._bad.forget(lambda refusal: True)
+        self._cached_callers.forget(predicate)
+        self._cached_refusals.forget(lambda refusal: True)
 
     async def aclose(self) -> None:
         """Cancel all introspection requests."""
@@ -156,7 +156,7 @@ class IntrospectionVerifier:
             introspecting = tuple(
                 trusted
                 for trusted in registry.issuers
-                if asks(trusted)
+                if is_introspected(trusted)
                 and has_opaque_tokens(trusted.settings, trusted.preset)
                 and trusted.template is None
                 and (self.policy.development or not trusted.loopback)
@@ -168,10 +168,10 @@ class IntrospectionVerifier:
         self, key: AnswerKey, token: str, target: Target, trusted: TrustedIssuer
     ) -> TenantContext:
         """Return the caller by a cached refusal or by the issuer's answer."""
-        cached_refusal = self._bad.get(key, self.clock())
+        cached_refusal = self._cached_refusals.get(key, self.clock())
         if cached_refusal is not None:
             kind, reason, claim, tenant = cached_refusal
-            raise kind(reason).about(claim=claim, issuer=key[1], tenant=tenant)
+            raise kind(reason).with_details(claim=claim, issuer=key[1], tenant=tenant)
         try:
             claims = await self.introspectors.ask(token, trusted)
             caller = self._judge(claims, trusted, target)
@@ -179,23 +179,25 @@ class IntrospectionVerifier:
             self._refused(key, refusal, target)
             raise
         except IssuerUnavailable as outage:
-            outage.about(issuer=key[1])
+            outage.with_details(issuer=key[1])
             raise
         now = self.clock()
         self._accepted.add(key[0], target.url)
         self._owners.put(owner_key(key), key[1], now=now, until=now + OWNER_S)
-        self._good.put(key, caller, now=now, until=min(now + ACTIVE_S, float(caller.expires_at)))
+        self._cached_callers.put(
+            key, caller, now=now, until=min(now + ACTIVE_S, float(caller.expires_at))
+        )
         return caller
 
     def _refused(self, key: AnswerKey, refusal: InvalidToken, target: Target) -> None:
         now = self.clock()
         # Do not raise the exception itself, because its traceback contains the token.
         cached_refusal = (type(refusal), refusal.reason, refusal.claim, refusal.tenant)
-        self._bad.put(key, cached_refusal, now=now, until=now + REFUSED_S)
+        self._cached_refusals.put(key, cached_refusal, now=now, until=now + REFUSED_S)
         self._accepted.drop(key[0], target.url)
         if refusal.reason != "inactive":
             self._owners.put(owner_key(key), key[1], now=now, until=now + OWNER_S)
-        refusal.about(issuer=key[1])
+        refusal.with_details(issuer=key[1])
 
     def _judge(
         self, claims: dict[str, object], trusted: TrustedIssuer, target: Target

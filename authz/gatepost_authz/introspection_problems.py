@@ -75,9 +75,11 @@ def neighbour_problems(issuers: Sequence[Issuer], *, by_path: bool) -> Iterator[
         if introspection.token_prefix
     ]
     for at, (setting, prefix) in enumerate(prefixes):
-        for _, other in prefixes[:at]:
-            if prefix.startswith(other) or other.startswith(prefix):
-                message = f"tokens with {prefix!r} could be those of another issuer ({other!r})"
+        for _, other_prefix in prefixes[:at]:
+            if prefix.startswith(other_prefix) or other_prefix.startswith(prefix):
+                message = (
+                    f"tokens with {prefix!r} could be those of another issuer ({other_prefix!r})"
+                )
                 yield finding(HINTS, "authz.E041", f"{setting}.token_prefix", message)
     open_ones = [
         (setting, introspection)

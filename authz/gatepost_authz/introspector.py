@@ -133,7 +133,7 @@ class Introspectors:
         self._discovery = discovery
         self._secret_of = secret_of
         self._monotonic = monotonic
-        self._known: dict[str, Introspector] = {}
+        self._by_issuer: dict[str, Introspector] = {}
         # Introspectors that a reload has replaced may still be answering.
         self._retired: list[Introspector] = []
         self._running: dict[RunningKey, asyncio.Task[dict[str, object]]] = {}
@@ -149,7 +149,9 @@ class Introspectors:
         task = self._running.get(key)
         if task is None:
             if sum(running[1] == issuer for running in self._running) >= MAX_RUNNING:
-                raise IssuerUnavailable("introspection_too_many_requests").about(issuer=issuer)
+                raise IssuerUnavailable("introspection_too_many_requests").with_details(
+                    issuer=issuer
+                )
             task = asyncio.create_task(self.of(trusted).ask(token))
             self._running[key] = task
             task.add_done_callback(lambda task: self._finish(key, task))
@@ -173,7 +175,7 @@ class Introspectors:
         Return the introspector for *trusted*; create a new one when its settings have changed.
         """
         issuer = trusted.settings.issuer
-        introspector = self._known.get(issuer)
+        introspector = self._by_issuer.get(issuer)
         if introspector is not None and introspector.trusted is trusted:
             return introspector
         if introspector is not None and introspector.trusted.settings == trusted.settings:
@@ -182,20 +184,20 @@ class Introspectors:
         if introspector is not None:
             self._retired.append(introspector)
         settings = trusted.settings.introspection
-        self._known[issuer] = Introspector(
+        self._by_issuer[issuer] = Introspector(
             trusted,
             self._fetcher,
             self._discovery,
             secret="" if settings is None else self._secret_of(reference_of(settings)),
             monotonic=self._monotonic,
         )
-        return self._known[issuer]
+        return self._by_issuer[issuer]
 
     async def aclose(self) -> None:
         """Cancel all requests and close every connection."""
         await self.cancel()
-        every = [*self._known.values(), *self._retired]
-        self._known.clear()
+        every = [*self._by_issuer.values(), *self._retired]
+        self._by_issuer.clear()
         self._retired.clear()
         await asyncio.gather(*(introspector.aclose() for introspector in every))
 

@@ -235,9 +235,9 @@ class IssuerKeySets:
         for issuer in trusted:
             if issuer.template is not None:
                 continue
-            if asks(issuer):
+            if is_introspected(issuer):
                 self._look_for(issuer)
-            if not asks(issuer) or issuer.introspects_signed:
+            if not is_introspected(issuer) or issuer.introspects_signed:
                 self.of(issuer.settings.issuer, issuer).warm()
 
     def state_of(self, trusted: TrustedIssuer) -> str:
@@ -253,7 +253,7 @@ class IssuerKeySets:
         located = self._exact.get(trusted.settings.issuer)
         if located is not None and located.keys.has_keys:
             return "ready"
-        if asks(trusted):
+        if is_introspected(trusted):
             return "asked" if self._knows_where(trusted) else "not_fetched"
         return "not_fetched" if located is None else located.keys.failure or "not_fetched"
 
@@ -269,7 +269,7 @@ class IssuerKeySets:
         settings = trusted.settings.introspection
         if trusted.preset.introspection_endpoint or (settings is not None and settings.endpoint):
             return True
-        metadata = self.discovery.known(trusted.settings.issuer)
+        metadata = self.discovery.cached_metadata(trusted.settings.issuer)
         return metadata is not None and bool(metadata.introspection_endpoint)
 
     def _look_for(self, trusted: TrustedIssuer) -> None:
@@ -349,7 +349,7 @@ class IssuerKeySets:
         )
 
 
-def asks(trusted: TrustedIssuer) -> bool:
+def is_introspected(trusted: TrustedIssuer) -> bool:
     """Return whether this issuer's tokens are introspected."""
     return (
         trusted.settings.introspection is not None

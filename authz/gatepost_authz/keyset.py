@@ -97,7 +97,7 @@ class KeySet:
         self._ids: frozenset[str | None] = frozenset()
         self._used = self._closed = False
         self._fetch: asyncio.Task[None] | None = None
-        self._begun = False
+        self._has_begun = False
         self._refresher: asyncio.Task[None] | None = None
         self._allowed_at = self._refresh_at = -inf
         self._fresh_until = self._usable_until = -inf
@@ -185,7 +185,7 @@ class KeySet:
         return tasks
 
     def _cooling(self) -> bool:
-        return not self._begun and self._clock.monotonic() < self._allowed_at
+        return not self._has_begun and self._clock.monotonic() < self._allowed_at
 
     async def _wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
         limit = self._begin_waiting()
@@ -193,7 +193,7 @@ class KeySet:
             while True:
                 # A fetch that began before this request may have been answered before the key
                 # was published; only one that begins later proves that there is no such key.
-                conclusive = not self._begun
+                conclusive = not self._has_begun
                 failure = await self._outcome(self._next_fetch(), limit)
                 if failure is not None:
                     raise IssuerUnavailable(f"keys_{failure}")
@@ -234,13 +234,13 @@ class KeySet:
         try:
             while (delay := self._allowed_at - self._clock.monotonic()) > 0:
                 await self._clock.sleep(delay)
-            self._begun = True
+            self._has_begun = True
             self._allowed_at = self._clock.monotonic() + INTERVAL_S
             self._adopt(await self._load())
         except FetchError as error:
             self._fail(error)
         finally:
-            self._fetch, self._begun = None, False
+            self._fetch, self._has_begun = None, False
         if self._refresher is None and not self._closed and (self._permanent or self._table):
             self._refresher = asyncio.create_task(self._keep(), name=f"refresh of {self.name}")
 

@@ -116,7 +116,7 @@ class BearerMiddleware:
                 caller.require(self.baseline)
         except AuthError as error:
             if caller is not None:
-                error.about(issuer=caller.issuer, tenant=caller.tenant_id)
+                error.with_details(issuer=caller.issuer, tenant=caller.tenant_id)
             if self.on_refusal is not None:
                 self.on_refusal(scope, error)
             await send_response(send, *self.challenge.answer(error, target))
@@ -130,7 +130,7 @@ class BearerMiddleware:
             # A path that names no tenant has no audience to compare a token with.
             raise InvalidToken("no_resource_in_path")
         refusal = None if self.rate_limit is None else self.rate_limit(scope)
-        if refusal is not None and not self.verifier.knows(token, target):
+        if refusal is not None and not self.verifier.has_accepted(token, target):
             raise refusal
         peer = (scope.get("client") or ("",))[0]
         caller = await self.verifier.verify(token, target, peer=peer)
@@ -225,8 +225,8 @@ class OneStepSend:
         """Send the head of a stream and its first part; False: they have to go as messages."""
         return False
 
-    def send_part(self, part: bytes, *, more: bool) -> bool:
-        """Send a part of a stream, the last one without *more*; False: it must go as a message."""
+    def send_part(self, part: bytes, *, more_body: bool) -> bool:
+        """Send a part of a stream, the last without *more_body*; False: it must be a message."""
         return False
 
 

@@ -19,7 +19,7 @@ class HeadBudget:
     """The remaining bytes for the head of one response."""
 
     def __init__(self) -> None:
-        self.left = HEAD_BYTES
+        self.remaining_bytes = HEAD_BYTES
 
 
 _BUDGET: ContextVar[HeadBudget | None] = ContextVar("gatepost_head", default=None)
@@ -48,8 +48,8 @@ class Measured(httpcore2.AsyncNetworkStream):
         if budget is None:
             return await self._stream.read(max_bytes, timeout)
         data = await self._stream.read(min(max_bytes, STEP_BYTES), timeout)
-        budget.left -= len(data)
-        if budget.left < 0:
+        budget.remaining_bytes -= len(data)
+        if budget.remaining_bytes < 0:
             raise httpcore2.RemoteProtocolError("the head of the answer does not end")
         await asyncio.sleep(0)
         return data

@@ -70,23 +70,23 @@ def agreed(
     for name in dict.fromkeys(("iss", "sub", "jti", "act", *preset.subject_claims)):
         proved_value, answer_value = lookup(proved, name), lookup(answer, name)
         if MISSING not in (proved_value, answer_value) and proved_value != answer_value:
-            raise InvalidToken("answer_disagrees").about(claim=name)
+            raise InvalidToken("answer_disagrees").with_details(claim=name)
     clients = [first_text(claims, preset.client_claims, limit=MAX_CLIENT_ID)
                for claims in (proved, answer)]  # fmt: skip
     if None not in clients and clients[0] != clients[1]:
-        raise InvalidToken("answer_disagrees").about(claim=preset.client_claims[0])
+        raise InvalidToken("answer_disagrees").with_details(claim=preset.client_claims[0])
     for name in ("aud", *preset.audience_claims):
         proved_value, answer_value = lookup(proved, name), lookup(answer, name)
         if MISSING not in (proved_value, answer_value) and as_list(proved_value) != as_list(
             answer_value
         ):
-            raise InvalidToken("answer_disagrees").about(claim=name)
+            raise InvalidToken("answer_disagrees").with_details(claim=name)
     # A member with a dotted name would be found before the token's claim at that path.
     added = {name: value for name, value in answer.items() if lookup(proved, name) is MISSING}
     merged = {**added, **proved}
-    ends = [claims["exp"] for claims in (proved, answer) if "exp" in claims]
-    if len(ends) > 1:
-        merged["exp"] = earlier(*ends)
+    expiries = [claims["exp"] for claims in (proved, answer) if "exp" in claims]
+    if len(expiries) > 1:
+        merged["exp"] = earlier(*expiries)
     granted, confirmed_scopes = scopes_of(proved, preset), scopes_of(answer, preset)
     if granted is not None and confirmed_scopes is not None:
         # As one claim, because the answer may name its scopes in a claim that counts before the

@@ -31,7 +31,7 @@ def subject_of(
         return stable, kind
     subject = None if kind == "user" else first_text(claims, names[1:]) or client_id
     if subject is None:
-        raise InvalidToken("no_subject").about(claim=names[0])
+        raise InvalidToken("no_subject").with_details(claim=names[0])
     return subject, kind
 
 
@@ -46,7 +46,7 @@ def kind_of(
         elif mark.no_subject:
             marked = names_no_user(claims, preset)
         else:
-            marked = says(claims, mark)
+            marked = has_mark(claims, mark)
         if marked:
             refuse_contradiction(claims, preset)
             return "client"
@@ -54,10 +54,10 @@ def kind_of(
         if mark.subject:
             marked = stable is not None and client_id not in subjects
         else:
-            marked = says(claims, mark)
+            marked = has_mark(claims, mark)
         if marked:
             return "user"
-    raise InvalidToken("no_subject" if stable is None else "unknown_caller_kind").about(
+    raise InvalidToken("no_subject" if stable is None else "unknown_caller_kind").with_details(
         claim=preset.subject_claims[0]
     )
 
@@ -65,8 +65,8 @@ def kind_of(
 def refuse_contradiction(claims: Mapping[str, object], preset: Preset) -> None:
     """Refuse a machine's token with a value that marks a person (Entra's ``idtyp = "user"``)."""
     for mark in preset.person:
-        if mark.value and says(claims, mark):
-            raise InvalidToken("unknown_caller_kind").about(claim=mark.claim)
+        if mark.value and has_mark(claims, mark):
+            raise InvalidToken("unknown_caller_kind").with_details(claim=mark.claim)
 
 
 def names_no_user(claims: Mapping[str, object], preset: Preset) -> bool:
@@ -76,7 +76,7 @@ def names_no_user(claims: Mapping[str, object], preset: Preset) -> bool:
     return all(lookup(claims, name) is MISSING for name in preset.subject_claims)
 
 
-def says(claims: Mapping[str, object], mark: CallerMark) -> bool:
+def has_mark(claims: Mapping[str, object], mark: CallerMark) -> bool:
     """Return whether the claim of *mark* is present with its value, or absent as it must be."""
     name = mark.absent or mark.claim
     value = lookup(claims, name) if name else MISSING
@@ -84,5 +84,5 @@ def says(claims: Mapping[str, object], mark: CallerMark) -> bool:
         return value == mark.value
     if value is not MISSING and not value:
         # Some issuers write `"username": null` for machines: neither present nor missing.
-        raise InvalidToken("unknown_caller_kind").about(claim=name)
+        raise InvalidToken("unknown_caller_kind").with_details(claim=name)
     return (value is MISSING) == bool(mark.absent)

@@ -81,12 +81,12 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
             finally:
                 self._arrival = None
         if self._parts:
-            return self._taken(max_bytes)
+            return self._take(max_bytes)
         if self._error is not None:
             raise httpcore2.ReadError(str(self._error)) from self._error
         return b""
 
-    def _taken(self, max_bytes: int) -> bytes:
+    def _take(self, max_bytes: int) -> bytes:
         data = self._parts.popleft()
         if len(data) > max_bytes:
             self._parts.appendleft(data[max_bytes:])

@@ -32,7 +32,7 @@ class Tenancy(msgspec.Struct, frozen=True):
     """The known tenants, and whether a token may create new ones."""
 
     create_on_first_use: bool = False
-    known: frozenset[str] = frozenset()
+    known_tenants: frozenset[str] = frozenset()
     """The tenant ids of the configuration."""
 
 
@@ -171,7 +171,7 @@ def caller_from(
         )
         policy.admit(caller)
     except AuthError as refusal:
-        refusal.about(tenant=tenant)
+        refusal.with_details(tenant=tenant)
         raise
     return caller
 
@@ -188,20 +188,20 @@ def name_tenant(
     with suppress(AuthError):
         tenant, _ = tenant_of(claims, rules, issuer=str(claims.get("iss")), captured=captured)
         check_tenant(tenant, rules, tenancy)
-        refusal.about(tenant=tenant)
+        refusal.with_details(tenant=tenant)
 
 
 def check_tenant(tenant: str, rules: TenantRules, tenancy: Tenancy) -> None:
     """Refuse a tenant that this issuer may not name, or that is unknown."""
     if tenant in rules.foreign:
         # Issuer B's administrator can put `org_id = acme` into any token of issuer B.
-        raise InvalidToken("tenant_of_another_issuer").about(tenant=tenant)
+        raise InvalidToken("tenant_of_another_issuer").with_details(tenant=tenant)
     if rules.closed is not None:
         return
     if not rules.exclusive:
-        raise InvalidToken("tenant_not_exclusive").about(tenant=tenant)
-    if not (tenancy.create_on_first_use or tenant in tenancy.known):
-        raise InvalidToken("unknown_tenant").about(tenant=tenant)
+        raise InvalidToken("tenant_not_exclusive").with_details(tenant=tenant)
+    if not (tenancy.create_on_first_use or tenant in tenancy.known_tenants):
+        raise InvalidToken("unknown_tenant").with_details(tenant=tenant)
 
 
 def client_rule(accepted: Accepted, settings: Issuer) -> ClientRule:
@@ -242,7 +242,7 @@ def tenant_of(
         # Providers that sign for all tenants with shared keys repeat the tenant in a claim.
         repeated = rules.preset.segment_claim
         if repeated and claims.get(repeated) != captured:
-            raise InvalidToken("issuer_disagrees_with_claim").about(claim=repeated)
+            raise InvalidToken("issuer_disagrees_with_claim").with_details(claim=repeated)
     settings = rules.settings
     if settings.tenant.value:
         return settings.tenant.value, None
@@ -283,9 +283,9 @@ def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | N
         # claim, and so could name the tenant of another one.
         raise InvalidToken("tenant_not_exclusive")
     if value is MISSING:
-        raise InvalidToken("no_tenant").about(claim=claim)
+        raise InvalidToken("no_tenant").with_details(claim=claim)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or not value.isprintable():
-        raise InvalidToken("bad_tenant").about(claim=claim)
+        raise InvalidToken("bad_tenant").with_details(claim=claim)
     return value
 
 
@@ -303,14 +303,14 @@ def only_entry(value: object) -> object:
 
 def roles_of(claims: Mapping[str, object], rules: Mapping[str, RoleRule]) -> frozenset[str]:
     """Return the roles whose rule the claims meet."""
-    return frozenset(role for role, rule in rules.items() if holds(claims, rule))
+    return frozenset(role for role, rule in rules.items() if matches_rule(claims, rule))
 
 
-def holds(claims: Mapping[str, object], rule: RoleRule) -> bool:
+def matches_rule(claims: Mapping[str, object], rule: RoleRule) -> bool:
     if is_left_out(claims, rule.claim):
         # There are too many groups: the token says where to ask for them. Reading it as "none"
         # would be a guess, and a rule that removes rights would not apply.
-        raise InvalidToken("groups_unknown").about(claim=rule.claim)
+        raise InvalidToken("groups_unknown").with_details(claim=rule.claim)
     value = lookup(claims, rule.claim)
     return value == rule.value or (isinstance(value, list) and rule.value in value)
 

@@ -115,7 +115,7 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
         self.end(key, verdict)
         return None
 
-    def ended(self, key: DecisionKey) -> Verdict | None:
+    def expired_verdict(self, key: DecisionKey) -> Verdict | None:
         """Return the verdict that a call of `get` has just found too old, if it may be renewed."""
         return self.entries.get(key)
 

@@ -42,7 +42,7 @@ class TokenVerifier(Protocol):
         `verify` decides.
         """
 
-    def knows(self, token: str, target: Target) -> bool:
+    def has_accepted(self, token: str, target: Target) -> bool:
         """Return whether that token was accepted at *target* before."""
 
 
@@ -77,9 +77,9 @@ class Verifiers:
                 return caller
         return None
 
-    def knows(self, token: str, target: Target) -> bool:
+    def has_accepted(self, token: str, target: Target) -> bool:
         """Return whether that token was accepted at *target* before."""
-        return any(verifier.knows(token, target) for verifier in self.verifiers)
+        return any(verifier.has_accepted(token, target) for verifier in self.verifiers)
 
 
 class JwtVerifier:
@@ -128,15 +128,15 @@ class JwtVerifier:
             return None
         registry = self.registry
         key = key_of(token, target.url, registry.generation)
-        ended = None
+        expired = None
         if key in self.decisions.entries:
             cached_caller = self.decisions.get(key, now=self.clock())
             if cached_caller is not None:
                 return cached_caller
-            ended = self.decisions.ended(key)
+            expired = self.decisions.expired_verdict(key)
         try:
-            if ended is not None and self._renewed(token, registry, key, ended, peer=peer):
-                return ended.caller
+            if expired is not None and self._renewed(token, registry, key, expired, peer=peer):
+                return expired.caller
             return await self._checked(token, target, registry, key, peer=peer)
         except ExpiredToken:
             raise
@@ -145,7 +145,7 @@ class JwtVerifier:
             raise
 
     def _renewed(
-        self, token: str, registry: IssuerRegistry, key: DecisionKey, ended: Verdict, *, peer: str
+        self, token: str, registry: IssuerRegistry, key: DecisionKey, expired: Verdict, *, peer: str
     ) -> bool:
         """
         Cache a verdict for another while if the key that proved the token is still there.
@@ -153,23 +153,23 @@ class JwtVerifier:
         Raises InvalidToken if the policy no longer admits the caller. False: the token must be
         checked again.
         """
-        caller = ended.caller
+        caller = expired.caller
         match = registry.find(caller.issuer)
         if match is None or match[0].introspects_signed:
             return False
         header = signature.header_of(token.partition(".")[0].encode())
         keys = self.keys.of(caller.issuer, match[0], peer=peer)
-        if keys is not ended.keys or not keys.find(header.kid, header.algorithm):
+        if keys is not expired.keys or not keys.find(header.kid, header.algorithm):
             return False
-        if keys.version != ended.version:
+        if keys.version != expired.version:
             return False
         try:
             self.policy.admit(caller)
         except AuthError as refusal:
-            refusal.about(issuer=match[0].settings.issuer, tenant=caller.tenant_id)
+            refusal.with_details(issuer=match[0].settings.issuer, tenant=caller.tenant_id)
             raise
         now = self.clock()
-        self.decisions.put(key, verdict_on(caller, keys=keys, version=ended.version, now=now))
+        self.decisions.put(key, verdict_on(caller, keys=keys, version=expired.version, now=now))
         return True
 
     async def _checked(
@@ -197,7 +197,7 @@ class JwtVerifier:
             shown_issuer, now = issuer, self.clock()
             caller = self._judged(claims, trusted, captured, target, now=now)
         except AuthError as refusal:
-            refusal.about(issuer=shown_issuer)
+            refusal.with_details(issuer=shown_issuer)
             raise
         lifetime = ACTIVE_S if trusted.introspects_signed else LIFETIME
         verdict = verdict_on(caller, keys=keys, version=version, now=now, lifetime=lifetime)
@@ -224,7 +224,7 @@ class JwtVerifier:
             raise
         return caller_from(claims, accepted, rules, captured=captured, target=target, policy=policy)
 
-    def knows(self, token: str, target: Target) -> bool:
+    def has_accepted(self, token: str, target: Target) -> bool:
         """Return whether that token was accepted at *target* before."""
         digest, resource, _ = key_of(token, target.url, 0)
         return looks_like_jwt(token) and self.decisions.accepted.has(digest, resource)

@@ -13,7 +13,7 @@ from joserfc.jws import JWSRegistry
 
 from gatepost_keys.generate import GenerationRefused
 from gatepost_keys.imitation import DEVELOPMENT, Imitation
-from gatepost_keys.imitation.facts import about, api_of, filled, ids_of, lifetime
+from gatepost_keys.imitation.facts import api_of, facts_of, filled, ids_of, lifetime
 from gatepost_keys.public_keys import ALGORITHMS
 from gatepost_keys.subject import TokenSubject
 
@@ -45,7 +45,7 @@ class AccessTokenClaims(msgspec.Struct, frozen=True, kw_only=True):
             raise GenerationRefused(f"a development token lives 1 to {MAX_LIFETIME_S} seconds")
         shape = self.imitation
         return {
-            **about(self.person, shape, self.client_id),
+            **facts_of(self.person, shape, self.client_id),
             **lifetime(now, lifetime_s),
             "iss": self.issuer,
             "resource": self.resource,
@@ -87,7 +87,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         """Return the claims of a token issued *now*; *at_hash* is of the access token beside it."""
         shape = self.imitation
         facts = {
-            **about(self.person, shape, self.client_id),
+            **facts_of(self.person, shape, self.client_id),
             **lifetime(now, lifetime_s),
             "iss": self.issuer,
             "api": api_of(shape, ""),

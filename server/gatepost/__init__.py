@@ -146,8 +146,8 @@ if not typing.TYPE_CHECKING:
     # the command line would have to wait for all of it. Type checkers read the imports above, and
     # find a misspelt name.
     def __getattr__(name: str) -> object:
-        for place, names in _PLACES.items():
+        for module, names in _PLACES.items():
             if name in names:
-                found = globals()[name] = getattr(importlib.import_module(place), name)
-                return found
+                exported = globals()[name] = getattr(importlib.import_module(module), name)
+                return exported
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -187,7 +187,7 @@ def mcp(
         task_runner=services.task_runner,
         register=services.register,
         approval_tools=services.approvals.policies.plan,
-        asks=services.approvals.policies.asks,
+        needs_approval=services.approvals.policies.needs_approval,
         running_requests=services.running_requests,
     )
     around: list[WrapRequest] = [logged] if config.log.level == "debug" else []
@@ -229,7 +229,7 @@ def tool_routes(
         suspended=services.revocations.suspended,
         running_requests=services.running_requests,
         limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
-        differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
+        differs=services.audit_writer.events.note_mismatch,
         around=traced,
     )
     listing = bearer(bridge.list_tools, resource_of=paths)
@@ -254,7 +254,7 @@ def management_routes(
         requests=services.runner.requests,
         suspended=services.revocations.suspended,
         running_requests=services.running_requests,
-        differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
+        differs=services.audit_writer.events.note_mismatch,
     )
     # Imported here, as for the dashboard, because most servers have no such routes.
     management = importlib.import_module("gatepost.rest.management.routes")

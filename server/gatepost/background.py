@@ -37,7 +37,11 @@ async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
 
 
 class TaskSet(set["asyncio.Task[None]"]):
-    """Short tasks beside the requests. Each is kept until it ends, because the loop keeps none."""
+    """
+    Short tasks beside the requests. Each is kept until it ends, because the loop keeps none.
+
+    An error that ends a task is logged.
+    """
 
     __slots__ = ()
 
@@ -52,7 +56,17 @@ class TaskSet(set["asyncio.Task[None]"]):
     def keep(self, task: "asyncio.Task[None]") -> None:
         """Keep a task that was begun elsewhere."""
         self.add(task)
-        task.add_done_callback(self.discard)
+        task.add_done_callback(self._on_task_end)
+
+    async def wait(self) -> None:
+        """Wait until all tasks have ended, also if some of them fail."""
+        if self:
+            await asyncio.wait(tuple(self))
+
+    def _on_task_end(self, task: "asyncio.Task[None]") -> None:
+        self.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("background_task_failed", extra=reason_of(task))
 
 
 def started(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> "asyncio.Task[None]":

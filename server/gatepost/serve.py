@@ -184,7 +184,7 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
 
         server = GatepostServer(
             listen_config(current, deadlines(config), tls=tls.context if tls else None),
-            on_ready=partial(_ready, setup, services, on_ready),
+            on_ready=partial(_on_ready, setup, services, on_ready),
             on_leave=services.leave,
             leave_s=config.leave_s,
             on_drain=lambda: services.drain(config.listen.drain_s),
@@ -195,7 +195,7 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
     await end_tasks()
 
 
-def _ready(setup: ServerSetup, services: Services, on_ready: Callable[[], object]) -> None:
+def _on_ready(setup: ServerSetup, services: Services, on_ready: Callable[[], object]) -> None:
     on_ready()
     # The development issuer is this very process, so the first call fetches its keys. The ready
     # line stays the last line that `gatepost dev` prints by itself.

@@ -3,7 +3,7 @@
 import fcntl
 
 
-def taken(handle: int) -> bool:
+def lock(handle: int) -> bool:
     """Lock an open file without waiting; return whether this handle holds the lock."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,6 +15,7 @@ SOURCE_ROOTS = {
     "gatepost_keys": ROOT / "keys",
 }
 CLASS_NAME = re.compile(r"_?[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*", re.ASCII)
+REFUSAL_CLASSES = {"EdgeRefusal", "RestRefusal"}
 MODULE = re.compile(r"(gatepost|gatepost_[a-z]+)(\.\w+)+", re.ASCII)
 
 
@@ -71,13 +72,13 @@ def source_files() -> Sequence[Path]:
 @cache
 def other_files() -> Sequence[Path]:
     """
-    Every Python file of the tests, the benchmarks and the examples, sorted.
+    Every Python file of the tests, the benchmarks, the documentation and the examples, sorted.
 
     Without the files of others, which are kept as they are.
     """
     return sorted(
         path
-        for folder in ("tests", "bench", "examples")
+        for folder in ("tests", "bench", "docs", "examples")
         for path in (ROOT / folder).rglob("*.py")
         if not {"node_modules", "sdk_fixture"} & {*path.parts}
     )
@@ -195,6 +196,12 @@ def calls_of(names: Collection[str], files: Iterable[Path] = ()) -> Iterator[ast
                 for node in ast.walk(ast.parse(text))
                 if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in names
             )
+
+
+def refusal_codes(files: Iterable[Path] = ()) -> set[str]:
+    """The second argument of every refusal (status, code, message), by default in all files."""
+    codes = [call.args[1] for call in calls_of(REFUSAL_CLASSES, files)]
+    return {str(code.value) for code in codes if isinstance(code, ast.Constant)}
 
 
 def names_in(node: ast.AST) -> tuple[str, ...]:

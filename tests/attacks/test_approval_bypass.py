@@ -121,10 +121,10 @@ def test_conditions_may_contain_macro_names_in_strings_and_comments() -> None:
         r"""arguments.to != "a\".all(x, b.all(y" && arguments.to != r'\' && arguments.to != ''""",
         "arguments.to != '''a'b.all(x, c.all(''' && arguments.to.startsWith('m')",
     ):
-        assert Condition(text).holds(ConditionVariables(b'{"to":"m"}', {}, {})) is True
+        assert Condition(text).is_true(ConditionVariables(b'{"to":"m"}', {}, {})) is True
 
 
 def test_negating_the_smallest_integer_does_not_satisfy_a_condition() -> None:
     """The library negates the smallest integer to itself, below every bound."""
     subject = ConditionVariables(b'{"amount":-9223372036854775808}', {}, {})
-    assert Condition("-arguments.amount > 1000").holds(subject) is None
+    assert Condition("-arguments.amount > 1000").is_true(subject) is None

@@ -123,7 +123,7 @@ class SlowServer:
     def left(self) -> dict[str, object]:
         """Return what an idle server holds."""
         client, handshake = self.client, self.client.endpoint._handshake
-        tasks = self.kept.tasks.inner.held.values()
+        tasks = self.kept.tasks.inner.records.values()
         remaining: dict[str, object] = {
             "streams": [*client.streams, *client.streams._of_caller],
             "followed": [*client.pubsub.tenants, *self.wire._followers],
@@ -132,7 +132,7 @@ class SlowServer:
             "unfinished": [t for t in tasks if t.status in ("working", "input_required")],
             "idempotency": [
                 record
-                for record in self.kept.idempotency.inner.held.values()
+                for record in self.kept.idempotency.inner.records.values()
                 if record.outcome is None
             ],
             "running": [*asyncio.all_tasks() - self.before],

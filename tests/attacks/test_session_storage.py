@@ -135,7 +135,7 @@ async def test_stored_events_of_ended_streams_expire() -> None:
     archive.add(EventLog(room, b"1", archive, last))
 
     assert [*archive._finished] == [last]
-    assert {*archive._ended._bytes} == {last, "acme"}
+    assert {*archive._ended_bytes._bytes} == {last, "acme"}
 
 
 async def test_the_stored_events_of_a_tenants_ended_streams_are_limited_in_bytes() -> None:
@@ -149,7 +149,7 @@ async def test_the_stored_events_of_a_tenants_ended_streams_are_limited_in_bytes
         await replicas.open()
         await first_event_of_a_call(replicas)
 
-    assert archive._ended.of(("acme", "", "", ""))[1] <= 50_000
+    assert archive._ended_bytes.of(("acme", "", "", ""))[1] <= 50_000
     assert archive._running._bytes == {}
     replicas.become(a_caller(tenant_id="globex"))
     await replicas.open()

@@ -47,7 +47,7 @@ async def test_the_number_of_compared_path_templates_is_limited(
     text = str({"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": paths})
     document = ApiDescription(canonical(text.encode()))
     path = _word()
-    compared = count_lines(lambda: lookup._near(document.entries, path))
+    compared = count_lines(lambda: lookup._similar_templates(document.entries, path))
     assert compared < 400_000
     with pytest.raises(ToolFailure, match="There is no GET"):
         await lookup.described(document, path, "GET", api="it")
@@ -58,5 +58,5 @@ def test_a_mistyped_path_is_answered_with_the_similar_path() -> None:
     paths = {f"/things/{name}": {"get": {}} for name in ("colour", "shape", "weight")}
     text = str({"openapi": "3.1.0", "info": {}, "paths": paths})
     document = ApiDescription(canonical(text.encode()))
-    assert lookup._near(document.entries, "/things/color") == ["/things/colour"]
-    assert lookup._near(document.entries, "/thing/wieght") == ["/things/weight"]
+    assert lookup._similar_templates(document.entries, "/things/color") == ["/things/colour"]
+    assert lookup._similar_templates(document.entries, "/thing/wieght") == ["/things/weight"]

@@ -9,7 +9,7 @@ import pytest
 
 from gatepost import CallContext, OutboundReply, Outcome, Pack
 from gatepost.policy.approvals.conditions import Condition, ConditionVariables
-from gatepost_packs.gitlab.api_request import shown
+from gatepost_packs.gitlab.api_request import gitlab_response
 from gatepost_packs.openapi.description.api_response import shown_body
 from gatepost_packs.openapi.errors import refusal_of
 from tests.support.client_requests import next_request, opened_pair
@@ -104,7 +104,7 @@ async def test_slow_numbers_in_arguments_of_a_condition_do_not_block_the_loop() 
 
     async def work() -> None:
         for value in (arguments, longest):
-            assert condition.holds(ConditionVariables(value, {}, {}))
+            assert condition.is_true(ConditionVariables(value, {}, {}))
 
     hold_s, limit = await shortest_hold(work, HOLD_S)
     assert hold_s < limit
@@ -116,7 +116,7 @@ async def test_slow_numbers_in_an_answer_of_an_api_do_not_block_the_loop(pack_na
 
     def read_reply() -> Any:
         if pack_name == "gitlab":
-            return shown(REPLY, text=False, data=False)
+            return gitlab_response(REPLY, text=False, data=False)
         return shown_body(
             REMOTE_SLOW_NUMBERS, "application/json", truncated=False, max_bytes=100_000
         )

@@ -142,7 +142,7 @@ async def test_the_task_limit_holds_for_tasks_that_begin_at_the_same_time(
     answers = await asyncio.gather(*(server.call(number) for number in range(10)))
 
     assert sum("result" in answer.json for answer in answers) == MAX_TASKS
-    assert len(server.ran) == len(server.tasks.held) == MAX_TASKS
+    assert len(server.ran) == len(server.tasks.records) == MAX_TASKS
 
 
 async def test_a_task_is_cancelled_if_its_client_disconnects_before_the_answer(
@@ -152,7 +152,7 @@ async def test_a_task_is_cancelled_if_its_client_disconnects_before_the_answer(
     await client_is_gone(server)
 
     async def has_ended() -> bool:
-        return [task.status for task in server.tasks.held.values()] == ["cancelled"]
+        return [task.status for task in server.tasks.records.values()] == ["cancelled"]
 
     await run_until(has_ended)
     assert server.ran == []
@@ -163,7 +163,7 @@ async def test_an_ended_task_keeps_its_result_but_not_its_arguments(
 ) -> None:
     """Arguments and answers of people could take megabytes for another hour."""
     task = await server.ended(await server.call(4711))
-    (record,) = server.tasks.held.values()
+    (record,) = server.tasks.records.values()
 
     assert task["result"]["content"][0]["text"] == "done"
     assert (record.answers, record.requests) == (None, None)

@@ -22,7 +22,7 @@ from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditRow, ChainHead, Checkpoint, Segment
-from gatepost.storage.audit_segments import kept
+from gatepost.storage.audit_segments import compacted
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.tools.redaction import Redaction
@@ -75,7 +75,7 @@ class AuditLog:
     async def unmerged(self, tenant: str = "acme", subject: str = "alice") -> None:
         """A record that is durable, and maybe only in a write-ahead log."""
         self.now += 1
-        await self.writer.note(
+        await self.writer.events.note(
             tenant,
             "approval",
             outcome="approved",
@@ -211,14 +211,11 @@ class StolenData(msgspec.Struct):
 
     def fitting(self, first: int, rows: Sequence[AuditRow]) -> Segment:
         """These records as a segment whose columns all fit."""
-        return kept(1, first, rows)[0]
+        return compacted(1, first, rows)[0]
 
     def instead(self, first: int, rows: Sequence[AuditRow]) -> list[str]:
         """Statements that put these records where a segment was."""
-        return [
-            delete("segments", f"first = {first}"),
-            self.insert(self.fitting(first, rows)),
-        ]
+        return [delete("segments", f"first = {first}"), self.insert(self.fitting(first, rows))]
 
     def seven(self, **fields: Value) -> list[str]:
         """Statements that change record 7, between two others in its segment."""

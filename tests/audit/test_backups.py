@@ -40,7 +40,7 @@ async def test_a_backup_contains_records_of_the_write_ahead_log(
 
     assert result.exit_code == 0, result.output
     assert ("may be missing" in result.output) != with_ring
-    assert ([row.number for row in rows], seen.bad) == (
+    assert ([row.number for row in rows], seen.bad_number) == (
         [1, 2, 3, 4, 5] if with_ring else [1],
         None,
     )

@@ -50,7 +50,7 @@ class SlowWriter:
     def end(self) -> CommitFuture:
         """A call has ended."""
         call = Call(caller=person("alice"), name="write", arguments=b"{}", request_id="r")
-        return self.writer.ended(call, perf_counter(), [], None)
+        return self.writer.record_end(call, perf_counter(), [], None)
 
     async def call(self, turns: int) -> None:
         """A call that takes so many turns."""
@@ -70,7 +70,7 @@ async def test_a_single_call_does_not_wait_for_a_batch() -> None:
     commit = writer.end()
     await run_loop(FEW_TURNS)
 
-    assert commit.kept
+    assert commit.durable
 
 
 @pytest.mark.parametrize("apart", [0, 1])
@@ -91,12 +91,12 @@ async def test_calls_that_end_during_a_write_share_the_next_batch() -> None:
     await run_loop(FEW_TURNS)
     others = [writer.end() for _ in range(5)]
     await run_loop(FEW_TURNS)
-    before = [first.kept, *(entry.kept for entry in others)]
+    before = [first.durable, *(entry.durable for entry in others)]
     writer.gate.set()
     await run_loop(2 * FEW_TURNS)
 
     assert before == [False] * 6
-    assert all(entry.kept for entry in (first, *others))
+    assert all(entry.durable for entry in (first, *others))
     assert writer.batches == [1, 5]
 
 
@@ -116,15 +116,15 @@ async def test_relaxed_calls_wait_only_behind_many_unwritten_records() -> None:
     """A killed process loses a bounded number of records, a clean stop none."""
     writer = SlowWriter(0.0, durability="relaxed")
     writer.gate.clear()
-    answered = [writer.end().kept for _ in range(MAX_UNWRITTEN)]
+    answered = [writer.end().durable for _ in range(MAX_UNWRITTEN)]
     last = writer.end()
-    waits = not last.kept
+    waits = not last.durable
     writer.gate.set()
     await writer.writer.aclose()
 
     assert all(answered)
     assert waits
-    assert last.kept
+    assert last.durable
     assert writer.batches == [MAX_UNWRITTEN + 1]
 
 
@@ -132,7 +132,7 @@ async def test_an_event_is_durable_before_it_takes_effect_in_relaxed_mode() -> N
     """A decision must not take effect without its record."""
     writer = SlowWriter(0.0, durability="relaxed")
     writer.gate.clear()
-    event = asyncio.create_task(writer.writer.note("acme", "approval", outcome="approved"))
+    event = asyncio.create_task(writer.writer.events.note("acme", "approval", outcome="approved"))
     async with asyncio.timeout(SOON_S):
         await writer.begun.wait()
         waits = not event.done()

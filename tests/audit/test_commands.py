@@ -39,7 +39,7 @@ def ring_of(deployment: DeploymentFolder) -> KeyRing:
 
 async def add_hostile_record(log: AuditLog) -> None:
     """A record whose texts try to be something else where they are written."""
-    await log.writer.note(
+    await log.writer.events.note(
         "globex",
         "approval",
         outcome="rejected",

@@ -1,6 +1,7 @@
 """What recording a call costs, in steps that no machine changes."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -42,8 +43,10 @@ async def test_recording_a_call_takes_a_fixed_number_of_steps() -> None:
     short, long = (a_call(size) for size in (10, 1_000_000))
     guards = [RedactedCall(redaction, long, pack.tools["write"])]
     began = perf_counter()
-    writer.ended(short, began, guards, None)  # the first of a batch begins it
-    taken = [count_lines(lambda: writer.ended(call, began, guards, None)) for call in (short, long)]  # noqa: B023  # at once
+    writer.record_end(short, began, guards, None)  # the first of a batch begins it
+    taken = [
+        count_lines(partial(writer.record_end, call, began, guards, None)) for call in (short, long)
+    ]
     await writer.aclose()
 
     assert max(taken) <= MAX_STEPS

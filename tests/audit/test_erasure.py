@@ -27,12 +27,12 @@ async def test_the_chain_verifies_after_a_person_is_erased(url: str) -> None:
         await log.note(2, subject="carol")
         await log.note(2, subject="dave")
         await log.sign()
-        await log.writer.note(
+        await log.writer.events.note(
             "acme",
             "grant",
             outcome="granted",
             caller=person("dave"),
-            about=RecordedPerson(ISSUER, "carol"),
+            person=RecordedPerson(ISSUER, "carol"),
             private={"reason": "carol asked for it"},
         )
         await log.note(1, "globex", subject="carol")
@@ -45,7 +45,7 @@ async def test_the_chain_verifies_after_a_person_is_erased(url: str) -> None:
     assert "carol" not in remaining
     assert "dave" in remaining
     assert "carol" in theirs
-    assert (seen.bad, seen.erased, seen.records) == (None, 3, 6)
+    assert (seen.bad_number, seen.erased, seen.records) == (None, 3, 6)
 
 
 @pytest.mark.requirement("AU4", "AU10")
@@ -53,7 +53,9 @@ async def test_the_address_of_a_person_is_erased_with_them(url: str) -> None:
     """The address is only in the erasable details, and the chain verifies afterwards."""
     async with audit_log(url) as log:
         for who, peer in (("carol", "203.0.113.9"), ("dave", "203.0.113.10")):
-            await log.writer.note("acme", "signin", outcome="in", caller=person(who), peer=peer)
+            await log.writer.events.note(
+                "acme", "signin", outcome="in", caller=person(who), peer=peer
+            )
         trail = log.records.of("acme").trail
         bodies = [row.body for row in await trail.chain(1).rows(0, 10)]
         kept_rows, whole = await stored_text(log), await log.verify()
@@ -64,7 +66,7 @@ async def test_the_address_of_a_person_is_erased_with_them(url: str) -> None:
     assert "203.0.113.9\\" in kept_rows
     assert "203.0.113.9\\" not in remaining
     assert "203.0.113.10\\" in remaining
-    assert (whole.bad, seen.bad, seen.erased) == (None, None, 1)
+    assert (whole.bad_number, seen.bad_number, seen.erased) == (None, None, 1)
 
 
 @pytest.mark.requirement("AU4")
@@ -82,11 +84,11 @@ async def test_a_person_of_the_same_name_at_another_issuer_is_not_erased(url: st
 async def test_an_erasure_includes_revocations_without_an_issuer(url: str) -> None:
     """`gatepost revoke --subject` records a subject without an issuer."""
     async with audit_log(url) as log:
-        await log.writer.note(
-            "acme", "revocation", outcome="revoked", about=RecordedPerson("", "carol")
+        await log.writer.events.note(
+            "acme", "revocation", outcome="revoked", person=RecordedPerson("", "carol")
         )
-        await log.writer.note(
-            "acme", "revocation", outcome="revoked", about=RecordedPerson("", "dave")
+        await log.writer.events.note(
+            "acme", "revocation", outcome="revoked", person=RecordedPerson("", "dave")
         )
         gone = await log.erasure.erase_subject("acme", ISSUER, "carol")
 
@@ -99,7 +101,7 @@ async def test_erasing_an_actor_erases_the_detail_that_also_names_the_user(url: 
     """The record of the call names both, in one detail."""
     async with audit_log(url) as log:
         both = RecordedPerson(ISSUER, "alice", actor="carol")
-        await log.writer.note("acme", "approval", outcome="requested", about=both)
+        await log.writer.events.note("acme", "approval", outcome="requested", person=both)
         gone = await log.erasure.erase_subject("acme", ISSUER, "carol")
 
         assert gone == 1
@@ -110,7 +112,7 @@ async def test_the_chain_verifies_after_a_tenant_is_erased(url: str) -> None:
     """Names and reasons are erased; actions and times stay until their retention ends."""
     async with audit_log(url) as log:
         await log.fill()
-        await log.writer.note("acme", "token", outcome="expired")
+        await log.writer.events.note("acme", "token", outcome="expired")
         trail = log.records.of("acme").trail
         counts = [await trail.count(0, 3_600_000)]
         await log.erasure.erase_tenant("acme")
@@ -119,7 +121,7 @@ async def test_the_chain_verifies_after_a_tenant_is_erased(url: str) -> None:
 
     assert [len(count) for count in counts] == [1, 0]
     assert not any(word in remaining for word in ("alice", "bob", "looked at"))
-    assert (seen.bad, seen.erased) == (None, 12)
+    assert (seen.bad_number, seen.erased) == (None, 12)
 
 
 async def test_a_tampered_person_detail_does_not_prevent_an_erasure(url: str) -> None:
@@ -137,7 +139,7 @@ async def test_a_tampered_person_detail_does_not_prevent_an_erasure(url: str) ->
         seen = await log.verify()
 
     assert record.caller is None
-    assert (gone, seen.bad, seen.erased) == (1, None, 1)
+    assert (gone, seen.bad_number, seen.erased) == (1, None, 1)
 
 
 @pytest.mark.requirement("AU1")
@@ -151,7 +153,7 @@ async def test_verify_finds_an_erasure_without_a_record(url: str) -> None:
         await tamper(url, *at.instead(3, [at.rows[2], without, at.rows[4]]))
         seen = await log.verify()
 
-    assert (seen.bad, seen.erased) == (4, 2)
+    assert (seen.bad_number, seen.erased) == (4, 2)
 
 
 @pytest.mark.requirement("AU5")
@@ -169,8 +171,8 @@ async def test_records_after_their_retention_are_removed_and_the_rest_verifies(u
         rows = await log.records.of("acme").trail.chain(1).rows(0, 1000)
 
     assert (through, nothing, more) == (5, 0, 10)
-    assert (seen.bad, seen.records, seen.chains[0].last) == (None, 8, 13)
-    assert (later.bad, later.chains[0].last) == (None, 15)
+    assert (seen.bad_number, seen.records, seen.chains[0].last) == (None, 8, 13)
+    assert (later.bad_number, later.chains[0].last) == (None, 15)
     assert [(row.number, row.kind) for row in rows] == [
         (11, "approval"),
         (12, "approval"),
@@ -200,7 +202,7 @@ async def test_records_are_removed_after_the_configured_retention_days(
         seen = await log.verify()
 
     assert remaining == [4, 1]
-    assert seen.bad is None
+    assert seen.bad_number is None
 
 
 async def test_chains_verify_after_key_rotations(url: str, tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ async def test_chains_verify_after_key_rotations(url: str, tmp_path: Path) -> No
         seen = await log.verify()
 
     assert len({json.loads(each.statement)["key"] for each in signed}) == 3
-    assert (seen.bad, seen.records) == (None, 7)
+    assert (seen.bad_number, seen.records) == (None, 7)
 
 
 @pytest.mark.requirement("AU4")

@@ -34,7 +34,7 @@ async def recorded_sign_in(peer: str, **settings: bool) -> AuditRecord:
     """A sign-in from there, as it is on record."""
     log = AuditLog(MemoryRecords())
     writer = log.process(**settings)
-    await writer.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)
+    await writer.events.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)
     await writer.aclose()
     (record,) = await search(log.records, "acme", AuditQuery())
     return record
@@ -82,7 +82,7 @@ def test_a_chain_of_an_earlier_release_verifies() -> None:
     seen = verify_lines(lines, from_pem(ITS_KEY))
     _, _, rows = read(lines)
 
-    assert (seen.bad, seen.records, seen.chains[0].proven) == (None, 3, 3)
+    assert (seen.bad_number, seen.records, seen.chains[0].proven) == (None, 3, 3)
     assert all(
         b"peer" not in (of_row(row).details or {}).get("caller", ())[1].encode() for row in rows
     )
@@ -95,13 +95,15 @@ async def test_a_chain_with_and_without_addresses_verifies(url: str) -> None:
         await log.note(2)
         await log.sign()
         for peer in (CLIENT_IPV4, CLIENT_IPV6):
-            await log.writer.note("acme", "signin", outcome="in", caller=person("bob"), peer=peer)
+            await log.writer.events.note(
+                "acme", "signin", outcome="in", caller=person("bob"), peer=peer
+            )
         await log.sign()
         seen = await log.verify()
         lines = [line async for line in exported(log.records, "acme")]
         records = await search(log.records, "acme", AuditQuery(text="2001:DB8::7"))
 
-    assert (seen.bad, seen.records) == (None, 4)
+    assert (seen.bad_number, seen.records) == (None, 4)
     assert [record.number for record in records] == [4]
     assert sum(CLIENT_IPV4.encode() in line for line in lines) == 1
 
@@ -114,7 +116,7 @@ async def test_bidirectional_and_control_characters_are_escaped_in_exports(url: 
     """Each format escapes them in a name, and the chain verifies."""
     async with audit_log(url) as log:
         for _ in range(2):
-            await log.writer.note(
+            await log.writer.events.note(
                 "acme",
                 "signin",
                 outcome="in",
@@ -129,8 +131,8 @@ async def test_bidirectional_and_control_characters_are_escaped_in_exports(url: 
     texts += [as_cef("acme", record, "1") for record in records]
     texts.append(as_otlp("acme", records, "1").decode())
 
-    assert (seen.bad, seen.records) == (None, 2)
-    assert verify_lines(lines, public_keys(log.keyring)).bad is None
+    assert (seen.bad_number, seen.records) == (None, 2)
+    assert verify_lines(lines, public_keys(log.keyring)).bad_number is None
     assert not any(letter in line for line in texts for letter in CONTROL_CHARACTERS)
     assert all(
         record.caller and record.caller.subject == f"al{CONTROL_CHARACTERS}ice"

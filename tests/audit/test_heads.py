@@ -32,7 +32,7 @@ async def test_new_records_continue_after_the_last_record_if_the_head_is_older(
 
     assert [row.number for row in rows] == [*range(1, 18)]
     assert [row.kind for row in rows[12:]] == ["break", *["approval"] * 4]
-    assert (seen.bad, "broken" in seen.problem) == (13, True)
+    assert (seen.bad_number, "broken" in seen.problem) == (13, True)
     events = [event["event"] for event in logs]
     assert events == ["audit_chain_broken"]
 
@@ -64,4 +64,4 @@ async def test_an_outdated_head_in_memory_is_not_recorded_as_a_break(
             await log.note(1)
         seen = await log.verify()
 
-    assert (logs, seen.bad, seen.records) == ([], None, 3)
+    assert (logs, seen.bad_number, seen.records) == ([], None, 3)

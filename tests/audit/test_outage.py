@@ -9,8 +9,8 @@ import pytest
 from gatepost.audit import batches as batches_module
 from gatepost.audit import writer as writer_module
 from gatepost.audit.batches import Listener
+from gatepost.audit.events import ALONE
 from gatepost.audit.record import search
-from gatepost.audit.refusals import ALONE
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
@@ -129,7 +129,7 @@ async def test_an_event_during_an_outage_is_written_after_the_delayed_batch(
     await audited.call("first")
     audited.store.gate = asyncio.Event()
     await audited.until(lambda: audited.store.waits)
-    noting = asyncio.create_task(audited.writer.note("acme", "tenant", outcome="x"))
+    noting = asyncio.create_task(audited.writer.events.note("acme", "tenant", outcome="x"))
     await asyncio.sleep(0)
     audited.store.away = False
     audited.store.gate.set()

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from gatepost.audit import record_builder as builder_module
+from gatepost.audit.chain import commitment
 from gatepost.audit.record import (
     AuditEntry,
     RecordBody,
     SaltedDetails,
-    commitment,
     decode_side,
     person_in,
-    shown,
+    shown_arguments,
 )
 from gatepost.audit.record_builder import RecordBuilder
 from gatepost.config.audit import AuditSettings
@@ -254,7 +254,7 @@ def test_arguments_redacted_together_equal_arguments_redacted_alone(left_out: li
     )
     arguments = [decode_side(record.side or "")["arguments"][1] for record in records]
 
-    assert arguments == [shown(a_guard(call), most) for call in calls]
+    assert arguments == [shown_arguments(a_guard(call), most) for call in calls]
 
 
 FILLER_TEXT = b"y" * 200_000

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.audit import refusals
+from gatepost.audit import events
+from gatepost.audit.events import ALONE, ALONE_TOGETHER, MAX_KINDS
 from gatepost.audit.record import AuditRecord, read, search
-from gatepost.audit.refusals import ALONE, ALONE_TOGETHER, MAX_KINDS
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from gatepost.tools.api import Call, Failure, Outcome
@@ -36,7 +36,7 @@ def a_call(caller: str = "alice", name: str = "deploy", **more: Any) -> Call:
 async def refuse(log: AuditLog, call: Call, ending: BaseException | Failure, times: int) -> None:
     """As many calls that are refused, one after another: each would be a batch of its own."""
     for _ in range(times):
-        await log.writer.ended(call, 0.0, [], ending)
+        await log.writer.record_end(call, 0.0, [], ending)
 
 
 async def records_of(log: AuditLog) -> list[AuditRecord]:
@@ -63,7 +63,7 @@ async def test_repeated_refusals_are_counted_in_one_record(
         counts = await log.records.of("acme").trail.count(0, 86_400_000)
         records = await records_of(log)
         all_counts = await log.records.of("acme").trail.count(0, 86_400_000)
-        assert (await log.verify()).bad is None
+        assert (await log.verify()).bad_number is None
 
     together = [record for record in records if record.times > 1]
     assert [record.times for record in together] == [CALLS - ALONE]
@@ -82,7 +82,7 @@ async def test_refusals_are_counted_separately_for_each_caller_and_kind(url: str
         for name in ("deploy", "pay"):
             await refuse(log, a_call(name=name), InsufficientScope(("a",)), ALONE + 2)
         await refuse(log, a_call("bob"), InsufficientScope(("a",)), 2)
-        await log.writer.ended(a_call(), 0.0, [], None)
+        await log.writer.record_end(a_call(), 0.0, [], None)
         records = await records_of(log)
 
     counted = sorted((record.tool, record.times) for record in records if record.times > 1)
@@ -145,7 +145,7 @@ async def test_calls_that_ran_are_recorded_one_by_one(url: str) -> None:
 def server(
     idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Server, str]]:
-    monkeypatch.setattr(refusals, "GATHERED_S", 0.5)
+    monkeypatch.setattr(events, "GATHERED_S", 0.5)
     url = f"sqlite:///{tmp_path}/records.db"
     settings: dict[str, Any] = {
         "storage": {"database": url},
@@ -155,12 +155,6 @@ def server(
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as server:
         yield server, url
-
-
-@pytest.fixture
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
 
 
 async def rows(url: str) -> list[AuditRecord]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from gatepost.audit.refusals import ALONE
+from gatepost.audit.events import ALONE
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.audit_segments import Damaged
 from gatepost.tools.api import Call, Failure
@@ -248,9 +248,9 @@ async def test_verify_finds_each_change_and_names_the_first_bad_record(url: str)
         named, healed = {}, []
         for name, (act, _) in TAMPERING_CASES.items():
             await tamper(url, *act(before))
-            named[name] = (await log.verify()).bad
+            named[name] = (await log.verify()).bad_number
             await tamper(url, *restore_all(before))
-            healed.append((await log.verify()).bad)
+            healed.append((await log.verify()).bad_number)
 
     assert named == {name: number for name, (_, number) in TAMPERING_CASES.items()}
     assert set(healed) == {None}
@@ -266,14 +266,14 @@ async def test_a_stored_checkpoint_finds_a_rollback_of_the_whole_database(url: s
         older = await stolen_data(log, url)
         await log.note(3)
         checkpoint = await log.sign()
-        assert (await log.verify("acme", checkpoint)).bad is None
+        assert (await log.verify("acme", checkpoint)).bad_number is None
 
         await tamper(url, *restore_all(older))
         alone, anchored = await log.verify(), await log.verify("acme", checkpoint)
         await tamper(url, *delete_all())
         without = await log.verify("acme", checkpoint)
 
-    assert (alone.bad, anchored.bad, without.bad) == (None, 8, 1)
+    assert (alone.bad_number, anchored.bad_number, without.bad_number) == (None, 8, 1)
 
 
 @pytest.mark.requirement("AU1")
@@ -292,7 +292,7 @@ async def test_a_running_server_records_a_break_after_a_truncated_chain(url: str
         await log.sign()
         later = await log.verify()
 
-    assert (seen.bad, later.bad) == (12, 12)
+    assert (seen.bad_number, later.bad_number) == (12, 12)
     assert "the end of the chain is older than it was" in seen.problem
 
 
@@ -310,7 +310,7 @@ async def test_a_restarted_server_does_not_hide_a_truncated_chain(url: str) -> N
         await log.note(1)
         seen = await log.verify()
 
-    assert seen.bad == 12
+    assert seen.bad_number == 12
     assert "not by a key of the ring" in seen.problem
 
 
@@ -342,7 +342,7 @@ async def test_verify_reports_no_tampering_while_servers_write(url: str) -> None
         writing = asyncio.ensure_future(log.note(40))
         seen = []
         while not writing.done():
-            seen.append((await log.verify()).bad)
+            seen.append((await log.verify()).bad_number)
             await log.sign()
         await writing
 
@@ -375,7 +375,7 @@ async def test_a_changed_number_of_counted_refusals_is_found(url: str) -> None:
         await log.note(1)
         refused = Failure("rate_limit", "Later.", limit="caller")
         call = Call(caller=person("alice"), name="deploy", arguments=b"{}", request_id="r")
-        commits = [log.writer.ended(call, 0.0, [], refused) for _ in range(ALONE)]
+        commits = [log.writer.record_end(call, 0.0, [], refused) for _ in range(ALONE)]
         await asyncio.gather(*commits)
         counts = await log.records.of("acme").trail.count(0, 86_400_000)
         before = await stolen_data(log, url)
@@ -384,10 +384,10 @@ async def test_a_changed_number_of_counted_refusals_is_found(url: str) -> None:
             whole.replace(f',"caller",{ALONE}]', ',"caller",1]'),
             whole.replace(f',"caller",{ALONE}]', ",1]"),
         )
-        unchanged, broken = (await log.verify()).bad, []
+        unchanged, broken = (await log.verify()).bad_number, []
         for text in fewer:
             await tamper(url, before.set(2, counts=text))
-            broken.append((await log.verify()).bad)
+            broken.append((await log.verify()).bad_number)
             await tamper(url, *restore_all(before))
 
     assert [(count.number, count.limit) for count in counts] == [(ALONE, "caller")]

@@ -52,7 +52,7 @@ async def test_retention_continues_after_a_writer_has_stopped(log: AuditLog) -> 
     seen = await log.verify()
     records = await log.records.of("acme").trail.find(AuditQuery())
 
-    assert (removed, again, seen.bad) == (6, 10, None)
+    assert (removed, again, seen.bad_number) == (6, 10, None)
     assert {row.kind for row in records} == {"retention"}
 
 
@@ -75,7 +75,7 @@ async def test_a_growing_chain_does_not_hide_that_another_chain_is_shorter(
 
     assert [event["event"] for event in logs] == ["audit_checkpoint_refused"] * (growth > 3)
     assert [checkpoint.number for checkpoint in signed] == [6]
-    assert (seen.writer, seen.bad) == (2, 1)
+    assert (seen.writer, seen.bad_number) == (2, 1)
 
 
 UNUSUAL_VALUES: tuple[Value, ...] = ("x", "", b"x", -1, 1.5, 2**62)
@@ -109,7 +109,7 @@ async def test_values_of_a_wrong_type_are_found_and_do_not_stop_other_tenants(
         first = row == places[0][1]
         for value in UNUSUAL_VALUES if first else [UNUSUAL_VALUES[at % len(UNUSUAL_VALUES)]]:
             file.execute(change, [value])
-            bad[column, value, row] = (await log.verify()).bad is not None
+            bad[column, value, row] = (await log.verify()).bad_number is not None
             file.execute(change, [before])
     last = COLUMNS[table].split()[-1]
     file.execute(f"UPDATE audit_{table} SET {last} = x'00' WHERE tenant = 'acme'")  # noqa: S608  # the same
@@ -145,7 +145,7 @@ async def test_verify_reports_no_tampering_while_records_are_erased_or_removed(
     seen = []
     while not changing.done():
         verification = await log.verify()
-        seen.append((verification.bad, verification.problem))
+        seen.append((verification.bad_number, verification.problem))
     await changing
 
     assert {*seen} == {(None, "")}
@@ -161,7 +161,7 @@ async def test_replicas_can_remove_old_records_at_the_same_time(log: AuditLog) -
     seen = await log.verify()
     records = await log.records.of("acme").trail.find(AuditQuery())
 
-    assert (max(removed), seen.bad) == (8, None)
+    assert (max(removed), seen.bad_number) == (8, None)
     assert [row.kind for row in records] == ["retention"] * 2  # one of each writer
 
 
@@ -215,5 +215,5 @@ async def test_damage_in_one_tenant_does_not_stop_other_tenants(
         ["retention"],
     ]
     assert [len(await store.checkpoints()) for store in others] == [1, 1]
-    assert (await log.verify()).bad is not None
+    assert (await log.verify()).bad_number is not None
     assert {"acme", "globex", "zeta"} <= {*await log.records.audit.tenants()}

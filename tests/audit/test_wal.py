@@ -23,9 +23,8 @@ from gatepost.storage.sql import sqlite_audit_merger, sqlite_audit_writer
 from gatepost.storage.sql.sqlite import empty_log
 from gatepost.tools.redaction import Redaction
 from tests.audit.conftest import AuditLog, audit_log, tamper, update
-from tests.storage.test_sqlite_wal_faults import failing_commits
 from tests.support.measuring import capture_logs
-from tests.support.stores import sqlite_url
+from tests.support.stores import failing_commits, sqlite_url
 
 LONG_WAIT_S = 60.0
 
@@ -103,7 +102,7 @@ async def test_another_process_reads_every_acknowledged_record(log: AuditLog, fi
 
     assert [row.number for row in records] == [5, 4, 3, 2, 1]
     assert [(end.writer, end.number) for end in later] == [(0, 1), (1, 7)]
-    assert (await log.verify()).bad is None
+    assert (await log.verify()).bad_number is None
 
 
 @pytest.mark.requirement("AU1")
@@ -137,7 +136,7 @@ async def test_an_erasure_includes_records_in_the_write_ahead_log(log: AuditLog,
     empty_log(file)
     content = file_contents(file)
 
-    assert (erased, seen.bad, seen.erased) == (5, None, 5)
+    assert (erased, seen.bad_number, seen.erased) == (5, None, 5)
     assert content.count(b"looked at") == 1  # globex's
 
 
@@ -154,7 +153,7 @@ async def test_a_head_changed_before_a_merge_breaks_the_chain(
 
     assert [row.kind for row in rows] == ["approval", "break", *["approval"] * 4]
     assert [row.number for row in rows] == [*range(1, 7)]
-    assert seen.bad is not None
+    assert seen.bad_number is not None
     assert [event["event"] for event in logs] == ["audit_chain_broken"]
 
 
@@ -222,9 +221,9 @@ async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name
         recorded = await numbers(other)
     damaged = wal(file).with_name(f"{wal(file).name}.damaged-1")
 
-    assert (operator_seen.bad, "broken" in operator_seen.problem) == (1, True)
+    assert (operator_seen.bad_number, "broken" in operator_seen.problem) == (1, True)
     assert damaged.read_bytes() == changed
-    assert seen.bad is None
+    assert seen.bad_number is None
     assert recorded == [*range(1, len(recorded) + 1)]
     assert len(recorded) >= 3
 
@@ -245,7 +244,7 @@ async def test_tampering_is_recorded_after_a_commit_that_failed(
         operator_seen = await other.verify("-")
     damaged_files = sorted(wal(file).parent.glob("*.damaged-*"))
 
-    assert operator_seen.bad == 1
+    assert operator_seen.bad_number == 1
     assert [file.read_bytes() for file in damaged_files] == [garbage]
 
 
@@ -268,7 +267,7 @@ async def test_tampering_with_a_running_process_loses_no_record(
 
     assert kinds.count("approval") == 6
     assert kinds.count("break") == (name in ROW)
-    assert (seen.bad is not None) == (name in ROW)
+    assert (seen.bad_number is not None) == (name in ROW)
     assert await numbers(log) == [*range(1, len(kinds) + 2)]
 
 
@@ -314,8 +313,8 @@ async def test_a_restored_old_row_is_recorded_as_a_break(
         seen, operator_seen = await last.verify(), await last.verify("-")
         recorded = await numbers(last)
 
-    assert seen.bad == 6
-    assert operator_seen.bad == 1
+    assert seen.bad_number == 6
+    assert operator_seen.bad_number == 1
     assert recorded == [*range(1, len(recorded) + 1)]
 
 
@@ -357,7 +356,7 @@ def test_records_of_a_killed_process_are_merged_by_the_next_process(
         async with audit_log(file, ring) as log:
             if writes:
                 await log.unmerged()
-            return await numbers(log), (await log.verify()).bad
+            return await numbers(log), (await log.verify()).bad_number
 
     records = asyncio.run(follow())
 
@@ -386,7 +385,7 @@ async def test_a_listener_receives_each_record_of_its_process_once(
         writers[name].number = len(stores)
     for _ in range(3):
         for name, writer in writers.items():
-            await writer.note("acme", "tenant", outcome=name)
+            await writer.events.note("acme", "tenant", outcome=name)
         await stores[0].audit.link_pending()
     for writer, records in zip(writers.values(), stores, strict=True):
         await writer.aclose()

@@ -64,7 +64,7 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
     (signed,) = await replicas.records.of("acme").trail.checkpoints()
     (row,) = await replicas.records.of("acme").trail.chain(2).rows(2, 1)
 
-    assert (seen.bad, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
+    assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
     assert verdict_text(seen) == (
         "acme: 7 records are valid, 1 to 3; signed checkpoints cover records up to 3. "
         "Writer 2: 2-1 to 2-4; signed checkpoints cover records up to 2-3."
@@ -92,9 +92,9 @@ async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_p
     key.write_text(as_pem(keys))
     by_hand = verified_by_hand(export, key)
 
-    assert (seen.bad, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 6, 6)])
-    assert (rest.bad, chain_ends(rest)) == (None, [(2, 6, 6, 6)])
-    assert (cut.bad, cut.writer) == (2, 2)
+    assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 6, 6)])
+    assert (rest.bad_number, chain_ends(rest)) == (None, [(2, 6, 6, 6)])
+    assert (cut.bad_number, cut.writer) == (2, 2)
     assert (by_hand.stderr, by_hand.stdout) == ("", "9 records, 9 of them proven\n")
 
     await replicas.prune(replicas.now - 1)
@@ -105,7 +105,7 @@ async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_p
     export.write_bytes(b"".join(line for line in exported_lines if b'"number":7' not in line))
     shortened = verified_by_hand(export, key)
 
-    assert (verify_lines(exported_lines, keys).bad, b'"after":6' in exported_lines[0]) == (
+    assert (verify_lines(exported_lines, keys).bad_number, b'"after":6' in exported_lines[0]) == (
         None,
         True,
     )
@@ -163,7 +163,7 @@ async def test_verify_finds_missing_records_of_any_writer(
     await tamper(url, *statements)
     seen = await replicas.verify()
 
-    assert (seen.writer, seen.bad) == bad
+    assert (seen.writer, seen.bad_number) == bad
 
 
 @pytest.mark.requirement("AU2")
@@ -176,8 +176,8 @@ async def test_a_checkpoint_kept_elsewhere_shows_a_missing_writer(
     await tamper(url, *delete_writer(2, "segments", "heads"), *gone)
     alone, anchored = await replicas.verify(), await replicas.verify("acme", checkpoint)
 
-    assert alone.bad is None
-    assert (anchored.writer, anchored.bad) == (2, 1)
+    assert alone.bad_number is None
+    assert (anchored.writer, anchored.bad_number) == (2, 1)
 
 
 @pytest.mark.requirement("AU1")
@@ -192,7 +192,7 @@ async def test_a_chain_that_is_shorter_than_its_checkpoint_is_not_signed(
         await replicas.sign()
     seen = await replicas.verify()
 
-    assert (seen.writer, seen.bad) == (2, 1)
+    assert (seen.writer, seen.bad_number) == (2, 1)
 
 
 @pytest.mark.requirement("AU4", "AU5")
@@ -207,11 +207,11 @@ async def test_erasure_and_retention_apply_to_every_writer(replicas: ReplicaLog)
     again = await replicas.prune(replicas.now + 1)
     records = await replicas.records.of("acme").trail.find(AuditQuery())
 
-    assert (erased, whole.bad, whole.erased) == (6, None, 6)
-    assert (removed, seen.bad, chain_ends(seen)) == (8, None, [(1, 5, 5, 5), (2, 5, 5, 5)])
+    assert (erased, whole.bad_number, whole.erased) == (6, None, 6)
+    assert (removed, seen.bad_number, chain_ends(seen)) == (8, None, [(1, 5, 5, 5), (2, 5, 5, 5)])
     assert again == 10
     assert [row.kind for row in records] == ["retention", "retention"]
-    assert (await replicas.verify()).bad is None
+    assert (await replicas.verify()).bad_number is None
 
 
 @pytest.mark.requirement("AU4")
@@ -220,7 +220,7 @@ async def test_one_person_is_erased_in_every_chain(replicas: ReplicaLog) -> None
     erased = await replicas.erasure.erase_subject("acme", ISSUER, "person2")
     seen = await replicas.verify()
 
-    assert (erased, seen.bad, seen.erased) == (3, None, 3)
+    assert (erased, seen.bad_number, seen.erased) == (3, None, 3)
 
 
 @pytest.mark.requirement("AU1")
@@ -235,7 +235,7 @@ async def test_processes_with_the_same_writer_number_share_one_chain(url: str) -
             await log.writer.aclose()
             await records.aclose()
 
-    assert (seen.bad, chain_ends(seen)) == (None, [(1, 1, 36, 0)])
+    assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 36, 0)])
 
 
 async def test_a_writer_with_a_new_number_continues_that_numbers_chain(
@@ -251,7 +251,7 @@ async def test_a_writer_with_a_new_number_continues_that_numbers_chain(
     await replicas.note(1)
     seen = await replicas.verify()
 
-    assert (seen.bad, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 5, 3), (3, 1, 1, 0)])
+    assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 5, 3), (3, 1, 1, 0)])
 
 
 async def test_processes_take_the_lowest_free_writer_number(url: str) -> None:
@@ -346,7 +346,7 @@ def test_replicas_write_separate_chains_and_one_survives_a_kill(
         answered += sum(threads.map(call, replicas.ports))
     seen = asyncio.run(verification_result(migrated_postgres, tmp_path / "keyring.json"))
 
-    assert seen.bad is None
+    assert seen.bad_number is None
     assert seen.records >= answered == 5 * (3 * number - 1)
     # The one that was started again has the next number until the lease of the killed one is over.
     assert len(seen.chains) in (number, number + 1)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -161,19 +161,11 @@ def test_a_missing_or_invalid_endpoint_in_metadata_is_an_error() -> None:
         metadata_read({"issuer": ISSUER, "jwks_uri": ["https://id.example.com/keys"]})
 
 
-@pytest.fixture(scope="module")
-def provider() -> Iterator[Idp]:
-    with Idp() as running:
-        yield running
-
-
 @pytest.fixture
-def idp(provider: Idp) -> Idp:
-    """The provider as if it had just been started."""
-    for memory in (provider.keys, provider.hits, provider.replaced):
-        memory.clear()
-    provider.issuer("acme", [])
-    return provider
+def idp(idp: Idp) -> Idp:
+    """The identity provider as if it had just been started, with one issuer."""
+    idp.reset().issuer("acme", [])
+    return idp
 
 
 @pytest.fixture

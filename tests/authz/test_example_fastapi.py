@@ -1,6 +1,6 @@
 """A third-party FastAPI app behind the gate alone, against a real issuer on this machine."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
@@ -11,12 +11,6 @@ from tests.support.issuers import Idp, TokenFactory, jwk, rsa_key
 
 RESOURCE = "http://127.0.0.1:9000/invoices"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
-
-
-@pytest.fixture
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import gzip
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,12 +13,6 @@ import pytest
 from gatepost_authz.fetch import Fetcher, FetchError, max_age_of
 from gatepost_authz.issuer_key_sets import IssuerKeySets
 from tests.support.issuers import Idp, Receive, Scope, Send, answer
-
-
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as running:
-        yield running
 
 
 @pytest.fixture

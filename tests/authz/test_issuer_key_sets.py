@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,18 +17,10 @@ from tests.authz.conftest import WaitingClock, settled, until
 from tests.support.issuers import Idp, Receive, Scope, Send, answer, jwk, rsa_key
 
 
-@pytest.fixture(scope="module")
-def provider() -> Iterator[Idp]:
-    with Idp() as running:
-        yield running
-
-
 @pytest.fixture
-def idp(provider: Idp) -> Idp:
-    """The provider as if it had just been started."""
-    for memory in (provider.keys, provider.hits, provider.replaced):
-        memory.clear()
-    return provider
+def idp(idp: Idp) -> Idp:
+    """The identity provider as if it had just been started."""
+    return idp.reset()
 
 
 class TrustedKeySets:

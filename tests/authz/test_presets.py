@@ -1,8 +1,6 @@
 """Every provider's row, against what its documentation shows of metadata and tokens."""
 
-import json
 import time
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -19,13 +17,17 @@ from gatepost_authz.presets import PRESETS
 from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier, Verifiers
-from tests.support.issuers import ABSENT, compact_jws, ec_key, jwk, rsa_key, signer
+from tests.support.issuers import (
+    ABSENT,
+    RECORDED_PROVIDERS,
+    compact_jws,
+    ec_key,
+    jwk,
+    rsa_key,
+    signer,
+)
 from tests.support.measuring import each
 
-RECORDED_PROVIDERS = {
-    path.stem: json.loads(path.read_text(encoding="utf-8"))
-    for path in sorted((Path(__file__).parent / "presets").glob("*.json"))
-}
 SIGNED_PROVIDERS = [name for name, recorded in RECORDED_PROVIDERS.items() if recorded["access"]]
 TIME_CLAIMS = ("exp", "iat", "nbf", "auth_time")
 

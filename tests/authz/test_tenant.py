@@ -134,7 +134,7 @@ def test_tenant_values_outside_of_the_table_are_refused(value: str) -> None:
 def test_unknown_tenants_are_refused_unless_they_may_be_created() -> None:
     """The operator decides about new tenants; tenants named in the configuration are known."""
     settings = issuer(tenants={})
-    policy = Policy(tenancy=Tenancy(known=frozenset({"acme"})))
+    policy = Policy(tenancy=Tenancy(known_tenants=frozenset({"acme"})))
     assert caller(settings, policy=policy, org_id="acme").tenant_id == "acme"
     with pytest.raises(InvalidToken, match="unknown_tenant"):
         caller(settings, policy=policy, org_id="globex")

@@ -326,7 +326,7 @@ async def test_each_issuer_of_a_template_has_its_own_keys_and_tenant() -> None:
     """Keys of one tenant's issuer do not verify another tenant's tokens."""
     template = issuer("https://login.example/{tid}", tenant=TenantRule(issuer=True), tenants={})
     acme, globex = (FrozenForge(f"https://login.example/{t}", RESOURCE) for t in ("acme", "globex"))
-    policy = Policy(tenancy=Tenancy(known=frozenset({"acme", "globex"})))
+    policy = Policy(tenancy=Tenancy(known_tenants=frozenset({"acme", "globex"})))
     gate = VerifierGate(template, keys={globex.issuer: [jwk(OTHER_KEY)]}, policy=policy)
 
     assert (await gate.accepted(acme.token())).tenant_id == "acme"

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost.cli.main import main
-from tests.config.test_reading import VALID_CONFIG, folder, problems_found
+from tests.check.test_problems import VALID_CONFIG, folder, problems_found
 
 __all__ = ["folder"]
 

@@ -14,7 +14,7 @@ from gatepost.tools.api import ToolFailure
 from gatepost.workspace import Workspaces
 from gatepost.workspace.ownership import PRIVATE, USAGE_FILE
 from gatepost.workspace.resolver import Choice, resolver_of
-from tests.config.test_reading import VALID_CONFIG, folder, problems_found
+from tests.check.test_problems import VALID_CONFIG, folder, problems_found
 from tests.support.commands import tenant_folder
 from tests.support.measuring import capture_logs
 
@@ -49,7 +49,7 @@ async def test_an_existing_folder_is_not_used_as_a_workspace(
         alice.write("new.txt", b"x"),
         alice.entries(recursive=True, limit=10),
         alice.delete("diary.txt", recursive=True),
-        alice.place(),
+        alice.real_path(),
         alice.usage(),
         alice.write("diary.txt", b"x"),
     ):

@@ -81,10 +81,7 @@ def at_another_port(idp: Idp) -> Settings:
     return {"issuer": f"http://127.0.0.1:{free_port()}/main"}
 
 
-INACTIVE_ANSWER, ACTIVE_ANSWER = (
-    answer(body=b'{"active":false}'),
-    answer(body=b'{"active":true}'),
-)
+INACTIVE_ANSWER, ACTIVE_ANSWER = answer(body=b'{"active":false}'), answer(body=b'{"active":true}')
 INVALID_CLIENT = answer(401, b'{"error":"invalid_client"}')
 INVALID_GRANT = answer(400, b'{"error":"invalid_grant"}')
 DIFFERENT_ISSUER = with_metadata(issuer="https://id.example.com/")

@@ -3,6 +3,7 @@
 import json
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost.cli.main import COMMANDS, main
-from tests.support.commands import CommandProcess, run
+from tests.support.commands import CommandProcess, completed
 from tests.support.measuring import each
-from tests.support.processes import Process, python_environment
+from tests.support.processes import python_environment
 
 FIVE_MISTAKES = """
 resource = "http://mcp.example.com/mcp"
@@ -34,26 +35,12 @@ tenant = { value = "acme" }
 """
 
 
-def finished_process(process: Process) -> Process:
-    """The process, once it has ended by itself."""
-    try:
-        process.process.wait(30)
-        process.stop()
-    finally:
-        process.kill()
-    return process
-
-
-def code_of(process: Process) -> int:
-    return int(process.process.returncode)
-
-
 def test_gatepost_help_is_printed(tmp_path: Path) -> None:
     """`gatepost --help` answers in a process of its own."""
-    done = finished_process(run("--help", cwd=tmp_path))
+    done = completed("--help", cwd=tmp_path)
 
-    assert code_of(done) == 0
-    assert "Usage: gatepost" in done.stdout
+    assert done.code == 0
+    assert "Usage: gatepost" in done.out
 
 
 @each("command", COMMANDS)
@@ -114,19 +101,19 @@ def test_a_port_in_use_is_answered_with_a_sentence(tmp_path: Path) -> None:
     """The message names the address and the option."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = finished_process(run("dev", "--port", str(port), cwd=tmp_path))
+        done = completed("dev", "--port", str(port), cwd=tmp_path)
 
-    assert code_of(done) == 1
-    assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
-    assert "Traceback" not in done.output
+    assert done.code == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in done.err
+    assert "Traceback" not in done.out + done.err
 
 
 def test_dev_refuses_to_start_with_a_production_marker(tmp_path: Path) -> None:
     """One marker in the environment is enough; no file is left behind."""
-    done = finished_process(run("dev", "--port", "0", cwd=tmp_path, env={"APP_ENV": "production"}))
+    done = completed("dev", "--port", "0", cwd=tmp_path, env={"APP_ENV": "production"})
 
-    assert code_of(done) == 1
-    assert "APP_ENV=production marks this as production" in done.stderr
+    assert done.code == 1
+    assert "APP_ENV=production marks this as production" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,10 +121,10 @@ def test_dev_refuses_to_start_with_a_production_marker(tmp_path: Path) -> None:
 def test_five_errors_are_five_problems(command: str, tmp_path: Path) -> None:
     """Each has an id and a hint; the exit code is 1, and the server does not start."""
     (tmp_path / "gatepost.toml").write_text(FIVE_MISTAKES)
-    done = finished_process(run(command, cwd=tmp_path))
-    ids = [line.split()[1:3] for line in done.stderr.splitlines() if line.startswith("error ")]
+    done = completed(command, cwd=tmp_path)
+    ids = [line.split()[1:3] for line in done.err.splitlines() if line.startswith("error ")]
 
-    assert code_of(done) == 1
+    assert done.code == 1
     assert sorted(ids) == [
         ["authz.E002", "[resource]:"],
         ["config.E001", "[listen.wrokers]:"],
@@ -145,13 +132,13 @@ def test_five_errors_are_five_problems(command: str, tmp_path: Path) -> None:
         ["config.E006", "[keys.ring]:"],
         ["config.E010", "[tools.packs[0]]:"],
     ]
-    assert "did you mean `listen.workers`?" in done.stderr
-    assert "did you mean 'demo'?" in done.stderr
+    assert "did you mean `listen.workers`?" in done.err
+    assert "did you mean 'demo'?" in done.err
 
 
 def test_check_accepts_a_good_file(tmp_path: Path) -> None:
     """The exit code is 0, and one line says what would be served."""
-    finished_process(run("keyring", "new", cwd=tmp_path))
+    completed("keyring", "new", cwd=tmp_path)
     (tmp_path / "gatepost.toml").write_text(
         'resource = "https://mcp.example.com/mcp"\n'
         'listen.trusted_proxies = ["10.0.0.0/8"]\n'
@@ -160,28 +147,28 @@ def test_check_accepts_a_good_file(tmp_path: Path) -> None:
         'issuers = [{ issuer = "https://id.example.com", tenant = { value = "acme" },'
         ' roles = { approver = { claim = "roles", value = "approver" } } }]\n'
     )
-    done = finished_process(run("check", cwd=tmp_path))
+    done = completed("check", cwd=tmp_path)
 
-    assert (code_of(done), done.stderr) == (0, "")
-    assert "machine: the subject is the client id [preset]" in done.stdout
-    assert "tenant: always acme [issuers.tenant]" in done.stdout
-    assert done.stdout.splitlines()[-1] == (
+    assert (done.code, done.err) == (0, "")
+    assert "machine: the subject is the client id [preset]" in done.out
+    assert "tenant: always acme [issuers.tenant]" in done.out
+    assert done.out.splitlines()[-1] == (
         "OK: https://mcp.example.com/mcp, 1 issuer, 5 tools, 2 resources, 1 prompt."
     )
 
 
 def test_a_key_ring_is_made_and_rotated(tmp_path: Path) -> None:
     """Only the owner can read the file, and no command prints a secret."""
-    output = finished_process(run("keyring", "new", cwd=tmp_path))
-    rotated = finished_process(run("keyring", "rotate", cwd=tmp_path))
-    again = finished_process(run("keyring", "new", cwd=tmp_path))
+    output = completed("keyring", "new", cwd=tmp_path)
+    rotated = completed("keyring", "rotate", cwd=tmp_path)
+    again = completed("keyring", "new", cwd=tmp_path)
     ring = json.loads((tmp_path / "keyring.json").read_text())
 
-    assert [code_of(done) for done in (output, rotated, again)] == [0, 0, 1]
+    assert [done.code for done in (output, rotated, again)] == [0, 0, 1]
     assert len(ring["keys"]) == 2
     assert stat.S_IMODE((tmp_path / "keyring.json").stat().st_mode) == 0o600
     for done in (output, rotated, again):
-        assert not any(key["secret"] in done.output for key in ring["keys"])
+        assert not any(key["secret"] in done.out + done.err for key in ring["keys"])
 
 
 def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
@@ -202,10 +189,8 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
         "GATEPOST_ISSUERS": '[{"issuer": "http://127.0.0.1:8000/dev-as",'
         ' "tenant": {"value": "acme"}}]',
     }
-    table = finished_process(run("tools", cwd=tmp_path, env=environment))
-    data = json.loads(
-        finished_process(run("tools", "--json", cwd=tmp_path, env=environment)).stdout
-    )
+    table = completed("tools", cwd=tmp_path, env=environment)
+    data = json.loads(completed("tools", "--json", cwd=tmp_path, env=environment).out)
 
     assert [(offer["kind"], offer["name"]) for offer in data] == [
         ("tool", "count_slowly"),
@@ -219,7 +204,7 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
         ("prompt", "check_invoice"),
         ("skill", "greet-visitor"),
     ]
-    assert [line.split()[:2] for line in table.stdout.splitlines()[1:]] == [
+    assert [line.split()[:2] for line in table.out.splitlines()[1:]] == [
         [offer.get("uri") or offer.get("uriTemplate") or offer["name"], offer["kind"]]
         for offer in data
     ]
@@ -228,7 +213,7 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
     save = next(tool for tool in data if tool["name"] == "save_csv")
     assert save["scopes"] == ["files:write"]
     assert save["inputSchema"]["required"]
-    assert "files:write" in table.stdout
+    assert "files:write" in table.out
 
 
 def test_the_serve_command_imports_no_signing_code(tmp_path: Path) -> None:
@@ -239,7 +224,14 @@ def test_the_serve_command_imports_no_signing_code(tmp_path: Path) -> None:
         "print([name for name in sys.modules if name.startswith(('gatepost_keys', "
         "'gatepost.dev', 'joserfc', 'authlib.jose', 'authlib.integrations'))])\n"
     )
-    command = [sys.executable, "-c", script]
-    done = finished_process(Process(command, env=python_environment(), cwd=tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=python_environment(),
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
     assert done.stdout.strip() == "[]"

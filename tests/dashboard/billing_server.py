@@ -26,6 +26,18 @@ from tests.dashboard.conftest import DashboardServer, open_dashboard_server
 from tests.support.measuring import eventually
 from tests.support.programs import WITHIN_MS
 
+INVOICE = {
+    "to": "lena@mueller.example",
+    "lines": [
+        {"item": "Consulting, October", "pieces": 12, "price": 110.0},
+        {"item": "Travel", "pieces": 1, "price": 88.4},
+    ],
+    "text": "Dear Lena,\n\nplease find the invoice for October attached.\n\n"
+    "Kind regards\nAcme\u202e\u200b",
+    "mail_token": "known-to-the-agent-alone-here",
+}
+NOTES = "# Release notes\n\n- Faster start\n- Two bugs less\n\nThank you very much.\n"
+
 CALLS_RUN: list[dict[str, object]] = []
 """What the tools did, in order."""
 
@@ -112,7 +124,7 @@ def letter_after(old: bytes, arguments: Mapping[str, Any]) -> bytes:
 @pack.tool(
     scopes={"files:write"},
     approval=True,
-    writes=FileWrite(path="name", text="paragraph", place=letter_at, after=letter_after),
+    writes=FileWrite(path="name", text="paragraph", locate=letter_at, after=letter_after),
 )
 async def extend_letter(ctx: CallContext, name: str, paragraph: str) -> str:
     """Add a paragraph to a letter."""

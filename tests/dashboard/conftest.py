@@ -30,7 +30,7 @@ from gatepost.dashboard.page import (
     PageRoute,
     ServerSentEvent,
     redirect,
-    shown,
+    rendered_page,
     stream,
 )
 from gatepost.dashboard.page_guard import GuardedPage, PageServices
@@ -82,7 +82,9 @@ async def echo(page_request: PageRequest) -> PageResponse:
         page_request.form,
         page_request.fragment,
     )
-    return shown(f'<p data-csrf="{page_request.csrf}"></p>' + msgspec.json.encode(seen).decode())
+    return rendered_page(
+        f'<p data-csrf="{page_request.csrf}"></p>' + msgspec.json.encode(seen).decode()
+    )
 
 
 async def onward(page_request: PageRequest) -> PageResponse:

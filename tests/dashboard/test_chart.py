@@ -34,7 +34,7 @@ def test_an_axis_ends_at_a_round_number(most: int, top: int) -> None:
 def test_a_meter_stays_between_zero_and_one() -> None:
     """The usage may exceed the limit, and the limit may be zero."""
     shares = [
-        chart.UsageMeter(label="", used=u, most=m).share for u, m in ((5, 10), (20, 10), (1, 0))
+        chart.UsageMeter(label="", used=u, maximum=m).share for u, m in ((5, 10), (20, 10), (1, 0))
     ]
     assert shares == [0.5, 1.0, 0.0]
 

@@ -80,7 +80,7 @@ def test_the_record_of_a_decision_has_the_approvers_address(
 
     assert decide(dave, request, verb, **form) == 303
     assert recorded_origin(server.billing, "approval") == (STATE_BY_VERB[verb], "dave", server.seen)
-    about = newest_record(server.billing, "approval").about
+    about = newest_record(server.billing, "approval").person
     assert about is not None
     assert (about.subject, about.peer) == ("erin", "")
 

@@ -19,7 +19,7 @@ def test_changed_lines_are_shown_with_context_lines() -> None:
 
     assert lines_of(before, after, 1) == ["…5", " line 5", "-line 6", "+line six", " line 7", "…4"]
     diff = difference(before, after)
-    assert (diff.gone, diff.new) == (1, 1)
+    assert (diff.removed, diff.new) == (1, 1)
 
 
 def test_a_line_ends_only_at_a_newline() -> None:
@@ -70,5 +70,5 @@ def test_both_texts_can_be_restored_from_the_difference(
     for row in diff.rows:
         assert not row.before or before[row.before - 1] == row.text
         assert not row.after or after[row.after - 1] == row.text
-    assert len(before) == len(unchanged) + diff.gone + gaps
+    assert len(before) == len(unchanged) + diff.removed + gaps
     assert len(after) == len(unchanged) + diff.new + gaps

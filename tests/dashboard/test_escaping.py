@@ -2,7 +2,7 @@
 
 import pytest
 
-from gatepost.dashboard.escaping import hidden, oneline, pieces, shown
+from gatepost.dashboard.escaping import hidden, oneline, pieces, plain_text
 from tests.support.measuring import each
 
 ESCAPED_TEXTS = [
@@ -32,7 +32,7 @@ ESCAPED_TEXTS = [
 @each(("what", "written", "seen"), ESCAPED_TEXTS, ids=[case[0] for case in ESCAPED_TEXTS])
 def test_hidden_characters_are_shown_as_escapes(what: str, written: str, seen: str) -> None:
     """No character stays invisible or changes the order of others."""
-    assert shown(written) == seen
+    assert plain_text(written) == seen
     assert hidden(written) == seen.count("\\")
 
 
@@ -41,7 +41,7 @@ def test_hidden_characters_are_shown_as_escapes(what: str, written: str, seen: s
 )
 def test_readable_text_of_any_script_is_not_escaped(text: str) -> None:
     """Letters of all scripts are ordinary text."""
-    assert shown(text) == text
+    assert plain_text(text) == text
     assert hidden(text) == 0
 
 

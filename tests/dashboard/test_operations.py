@@ -221,7 +221,7 @@ def test_issuers_with_missing_or_old_keys_are_listed_first() -> None:
     )
 
     assert [
-        (issuer.issuer, issuer.good, issuer.total, issuer.oldest_s, issuer.is_old)
+        (issuer.issuer, issuer.usable, issuer.total, issuer.oldest_s, issuer.is_old)
         for issuer in issuers
     ] == [
         ("https://b", 1, 2, 5.0, False),

@@ -11,21 +11,9 @@ import pytest
 from gatepost.policy.approvals.stored_request import key_of_use
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost_authz.errors import InvalidToken
-from tests.dashboard.billing_server import BillingServer, open_billing_server
+from tests.dashboard.billing_server import INVOICE, NOTES, BillingServer, open_billing_server
 from tests.dashboard.conftest import HttpBrowser
 from tests.support.measuring import eventually
-
-INVOICE = {
-    "to": "lena@mueller.example",
-    "lines": [
-        {"item": "Consulting, October", "pieces": 12, "price": 110.0},
-        {"item": "Travel", "pieces": 1, "price": 88.4},
-    ],
-    "text": "Dear Lena,\n\nplease find the invoice for October attached.\n\n"
-    "Kind regards\nAcme\u202e\u200b",
-    "mail_token": "known-to-the-agent-alone-here",
-}
-NOTES = "# Release notes\n\n- Faster start\n- Two bugs less\n\nThank you very much.\n"
 
 
 @pytest.fixture(scope="module")
@@ -327,7 +315,7 @@ def test_the_usage_page_lists_reasons_of_refused_tokens(
     """It shows the tenant's own refusals by reason, with advice."""
 
     async def refuse(tenant: str, reason: str) -> None:
-        error = InvalidToken(reason).about(tenant=tenant)
+        error = InvalidToken(reason).with_details(tenant=tenant)
         billing.server.services.refusals.by_gate({"type": "http", "client": ("10.9.8.7", 1)}, error)
 
     billing.server.run(refuse("acme", "lives_too_long"))

@@ -13,7 +13,7 @@ import httpx2
 import msgspec
 import pytest
 
-from gatepost.audit import refusals
+from gatepost.audit import events
 from gatepost.cli import erasure
 from gatepost.cli.serve import listening
 from gatepost.cli.stores import OpenStores
@@ -89,7 +89,7 @@ def pair_on(root: Path, database: str, shared_store: str) -> Iterator[TwoReplica
         return msgspec.structs.replace(config, storage=storage, limits=LIMITS)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(refusals, "GATHERED_S", 1.0)
+        patch.setattr(events, "GATHERED_S", 1.0)
         with open_billing_server(root, change=change) as billing, replica(billing) as pair:
             yield pair
 

@@ -55,4 +55,4 @@ def test_a_rejected_script_is_in_the_history_and_can_be_approved_later(
     assert ("Approve anyway" in page, "Approve anyway" in theirs) == (True, False)
     assert file == SCRIPT.text
     assert (again, refused, after_all, gone) == (409, 409, 303, 404)
-    assert billing.server.run(scripts.holds(SCRIPT))
+    assert billing.server.run(scripts.is_approved(SCRIPT))

@@ -130,7 +130,7 @@ async def test_the_tools_page_names_the_capability_that_an_agent_lacks() -> None
     registry = Registry(pack.offers, source=source)
     runner = Runner(registry, context_for=refuse_calls, clock=lambda: NOW)
     caller = a_caller(client_id="agent")
-    await registry.ready(caller)
+    await registry.prepare(caller)
     verdict = access(tool, caller, runner, {})
 
     assert verdict.level == "may_not"

@@ -138,7 +138,7 @@ class Imitated:
         """The caller that a gate with the printed table makes of *token*."""
         registry = IssuerRegistry([table or self.config.issuers[0]])
         policy = Policy(
-            tenancy=Tenancy(known=frozenset(self.config.tenancy.tenants)),
+            tenancy=Tenancy(known_tenants=frozenset(self.config.tenancy.tenants)),
             implications=Implications(self.config.scopes.implied),
             development=True,
         )

@@ -1,18 +1,14 @@
 """docs/errors.md names every problem id and every code that goes out, and no other."""
 
-import ast
 import re
-from collections.abc import Iterable
-from pathlib import Path
 
 from gatepost.mcp import jsonrpc
 from gatepost.rest.responses import TABLE
 from gatepost_authz import errors
-from tests.architecture.source import ROOT, calls_of, source_files
+from tests.architecture.source import ROOT, refusal_codes, source_files
 
 PAGE = ROOT / "docs" / "errors.md"
 PROBLEM = re.compile(r"\"((?:config|authz)\.[EW]\d{3})\"")
-REFUSAL_CLASSES = {"EdgeRefusal", "RestRefusal"}
 BESIDE_REFUSALS = {"not_found", "internal_error"}
 """What the edge answers without an EdgeRefusal."""
 
@@ -20,12 +16,6 @@ BESIDE_REFUSALS = {"not_found", "internal_error"}
 def headings() -> set[str]:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     return {line.removeprefix("### ") for line in lines if line.startswith("### ")}
-
-
-def refusal_codes(files: Iterable[Path] = ()) -> set[str]:
-    """The second argument of every refusal (status, code, message), by default in all files."""
-    codes = [call.args[1] for call in calls_of(REFUSAL_CLASSES, files)]
-    return {str(code.value) for code in codes if isinstance(code, ast.Constant)}
 
 
 def test_the_headings_equal_the_problem_ids_and_error_codes() -> None:

@@ -34,7 +34,7 @@ SECTIONS = dict(re.findall(r"^### `(\w+)`$(.*?)(?=^##|\Z)", PAGE, re.MULTILINE |
 
 
 def shipped() -> dict[str, Tool]:
-    packs: list[Pack] = [import_module(row.place).pack for row in BUILT_IN.values()]
+    packs: list[Pack] = [import_module(row.source).pack for row in BUILT_IN.values()]
     return {name: tool for pack in packs for name, tool in pack.tools.items()}
 
 
@@ -45,7 +45,7 @@ def test_the_headings_equal_the_tools() -> None:
 
 def test_every_resource_and_prompt_has_a_heading() -> None:
     """The section has the URI or name and the scopes."""
-    packs: list[Pack] = [import_module(row.place).pack for row in BUILT_IN.values()]
+    packs: list[Pack] = [import_module(row.source).pack for row in BUILT_IN.values()]
     offers = [offer for pack in packs for offer in pack.offers if not isinstance(offer, Tool)]
     sections = dict(
         re.findall(r"^### (?:Resource|Prompt) `([^`]+)`$(.*?)(?=^##|\Z)", PAGE, re.M | re.DOTALL)

@@ -15,8 +15,6 @@ from click.testing import CliRunner, Result
 
 from gatepost.cli.main import main
 from gatepost.doctor.issuer_probe import ProbeRequest, ProbeResult, probe_issuer
-from gatepost.doctor.issuer_proposal import preset_of
-from tests.authz.test_presets import RECORDED_PROVIDERS
 from tests.support.issuers import ABSENT, Idp, TokenFactory, answer, jwk, respond, rsa_key, signer
 from tests.support.measuring import each
 from tests.support.proxies import CertificateAuthority
@@ -336,17 +334,6 @@ def test_an_expired_token_still_gives_a_table(idp: Idp) -> None:
     assert result.works
     assert table_of(result)["audiences"] == ["api://crm"]
     assert "has expired" in " ".join(result.findings)
-
-
-@each("name", RECORDED_PROVIDERS)
-def test_a_hosted_provider_is_recognised_by_its_issuer(name: str) -> None:
-    """Each recorded issuer leads to its preset or to `generic`."""
-    recorded = RECORDED_PROVIDERS[name]
-    metadata = recorded.get("metadata") or {}
-    preset, why = preset_of(recorded["settings"]["issuer"], metadata)
-
-    assert preset in {name, "generic"}
-    assert why.endswith(".")
 
 
 def run(*arguments: str, **environment: str) -> Result:

@@ -268,7 +268,7 @@ def test_unfinished_handshakes_are_closed_for_new_clients(
     # Both ends of a connection are this process's: all the clients' ends fit, and half of ours.
     near = len(os.listdir("/proc/self/fd")) + clients + clients // 2
     room = DescriptorLimits(almost_full=near, full=near + 10)
-    monkeypatch.setattr(listen, "DescriptorLimits", SimpleNamespace(here=lambda **_: room))
+    monkeypatch.setattr(listen, "DescriptorLimits", SimpleNamespace(of_process=lambda **_: room))
     with threaded_server(app, authority) as server, contextlib.ExitStack() as open_:
         for _ in range(clients):
             open_.enter_context(server.plain())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gatepost_keys.issuer.redirects import fault, form_target, matches, place
+from gatepost_keys.issuer.redirects import destination, fault, form_target, matches
 from tests.support.measuring import each
 
 CURSOR = "cursor://anysphere.cursor-mcp/oauth/callback"
@@ -118,4 +118,4 @@ def test_the_consent_page_names_the_host_of_the_redirect_address(
     uri: str, label: str, target: str
 ) -> None:
     """The host gets the code, and the form of the page may lead only there."""
-    assert (place(uri), form_target(uri)) == (label, target)
+    assert (destination(uri), form_target(uri)) == (label, target)

@@ -1,9 +1,10 @@
-"""Offers of every kind, and a stage that lets a test decide."""
+"""Offers of every kind, a stage that lets a test decide, and records that may be cut off."""
 
 import asyncio
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypeVar
 
 import pytest
@@ -22,6 +23,7 @@ from gatepost import (
 )
 from gatepost.mcp import client as mcp_client
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
 from gatepost.tools.api import Call, Failure, Offer, Outcome
 from gatepost.tools.stage import Next
 from tests.support.endpoint import CLIENT, VERSION, EndpointClient, message
@@ -291,14 +293,9 @@ class Request:
         self._moved = asyncio.Event()
 
 
-def with_decision_stage(decision_stage: "DecisionStage", make: Callable[..., T], **more: Any) -> T:
+def with_decision_stage(stage: "DecisionStage", make: Callable[..., T], **more: Any) -> T:
     """What *make* makes of the tools and the stage."""
-    return make(
-        paying_pack.tools.values(),
-        stages=[decision_stage],
-        approval_tools=decision_stage.asks,
-        **more,
-    )
+    return make(paying_pack.tools.values(), stages=[stage], approval_tools=stage.asks, **more)
 
 
 class DecisionStage:
@@ -344,3 +341,57 @@ def decision_stage(monkeypatch: pytest.MonkeyPatch) -> DecisionStage:
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that its client has to make again waits for a moment only."""
     monkeypatch.setattr(mcp_client, "HOLD_S", 0.002)
+
+
+class DetachableRecords:
+    """The records behind it, until `cut` is set; then as if the database did not answer."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self.cut = False
+
+    def of(self, tenant: str) -> Any:
+        """See `Records`."""
+        stores = self._records.of(tenant)
+        names = ("tasks", "idempotency", "sessions")
+        return SimpleNamespace(
+            **{name: _DetachableStore(self, getattr(stores, name)) for name in names}
+        )
+
+    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        self.check()
+        return await self._records.abandoned_tasks(now, limit)
+
+    async def sweep(self, now: float) -> int:
+        """See `Records`."""
+        self.check()
+        return await self._records.sweep(now)
+
+    async def ping(self) -> None:
+        """See `Records`."""
+        self.check()
+
+    async def aclose(self) -> None:
+        """See `Records`."""
+
+    def check(self) -> None:
+        """Raise StoreUnavailable when it is cut."""
+        if self.cut:
+            raise StoreUnavailable("the cable is cut")
+
+
+class _DetachableStore:
+    """One store, each of whose methods goes over the cable."""
+
+    def __init__(self, cable: DetachableRecords, store: Any) -> None:
+        self._cable, self._store = cable, store
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def over_the_cable(*arguments: Any, **named: Any) -> Any:
+            self._cable.check()
+            return await method(*arguments, **named)
+
+        return over_the_cable

@@ -6,9 +6,8 @@ import jsonschema_rs
 import pytest
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
-from tests.support.endpoint import META, VERSION, EndpointClient, Response, a_caller, message
-
-REVISIONS = [VERSION, "2025-11-25", "2025-06-18", "2025-03-26"]
+from tests.support.endpoint import META, VERSION, EndpointClient, a_caller
+from tests.support.endpoint_clients import REVISIONS, ask, result_of
 
 pack = Pack("varied")
 LINK = {"type": "resource_link", "uri": "https://example.com/a", "name": "A"}
@@ -53,19 +52,6 @@ pack.add(
 @pytest.fixture
 def client() -> EndpointClient:
     return EndpointClient(pack.tools.values(), obtainable=frozenset())
-
-
-async def ask(client: EndpointClient, revision: str, method: str, **params: Any) -> Response:
-    if revision == VERSION:
-        return await client.ask(method, params)
-    return await client.within(await client.open(revision), message(method, params))
-
-
-async def result_of(
-    client: EndpointClient, revision: str, method: str, **params: Any
-) -> dict[str, Any]:
-    result: dict[str, Any] = (await ask(client, revision, method, **params)).json["result"]
-    return result
 
 
 @pytest.mark.requirement("A1")

@@ -1,6 +1,6 @@
 // Make a call that waits for an approval, with either generation of the TypeScript SDK.
 //
-// The last line of stdout is {"report": ...}; tests/mcp/approval_wait/test_clients.py judges it.
+// The last line of stdout is {"report": ...}; tests/clients/test_approval_wait.py judges it.
 
 import process from "node:process";
 

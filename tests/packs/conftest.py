@@ -82,7 +82,7 @@ class PackServer(Server):
 
 def scopes_of(packs: list[str]) -> list[str]:
     """All that the offers of these packs need."""
-    found = [import_module(BUILT_IN[name].place).pack for name in packs]
+    found = [import_module(BUILT_IN[name].source).pack for name in packs]
     return sorted({scope for pack in found for offer in pack.offers for scope in offer.scopes})
 
 

@@ -313,7 +313,7 @@ PAGES: dict[str, DocumentedTool] = {
 
 
 def tool_of(name: str) -> Tool:
-    tool: Tool = import_module(BUILT_IN[PAGES[name].pack].place).pack.tools[name]
+    tool: Tool = import_module(BUILT_IN[PAGES[name].pack].source).pack.tools[name]
     return tool
 
 

@@ -30,7 +30,7 @@ from tests.support.processes import Process, python_environment
 TOOLS: dict[str, Tool] = {
     name: tool
     for row in BUILT_IN.values()
-    for name, tool in import_module(row.place).pack.tools.items()
+    for name, tool in import_module(row.source).pack.tools.items()
 }
 LABELS = {
     name: source

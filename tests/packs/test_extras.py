@@ -10,8 +10,7 @@ from packaging.requirements import Requirement
 
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
-from tests.cli.test_main import code_of, finished_process
-from tests.support.commands import run
+from tests.support.commands import completed
 from tests.support.processes import python_environment
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -49,7 +48,7 @@ def modules_of(extra: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A configuration with every pack that needs an extra, where no extra is installed."""
-    finished_process(run("keyring", "new", cwd=tmp_path))
+    completed("keyring", "new", cwd=tmp_path)
     (tmp_path / "gatepost.toml").write_text(FILE.format(packs=["demo", *PACK_EXTRAS]))
     (tmp_path / "bare").mkdir()
     for extra in set(PACK_EXTRAS.values()):
@@ -61,10 +60,10 @@ def folder(tmp_path: Path) -> Path:
 def test_check_names_the_extra_of_a_missing_package(folder: Path) -> None:
     """There is one warning for each, with the command to install it."""
     paths = os.pathsep.join([str(folder / "bare"), python_environment(None)["PYTHONPATH"]])
-    done = finished_process(run("check", cwd=folder, env={"PYTHONPATH": paths}))
+    done = completed("check", cwd=folder, env={"PYTHONPATH": paths})
 
-    assert code_of(done) == 0, done.stderr
-    assert done.stderr.count("warning config.W004") == len(PACK_EXTRAS)
+    assert done.code == 0, done.err
+    assert done.err.count("warning config.W004") == len(PACK_EXTRAS)
     for extra in PACK_EXTRAS.values():
-        assert f"pip install 'gatepost[{extra}]'" in done.stderr
-    assert "5 tools" in done.stdout
+        assert f"pip install 'gatepost[{extra}]'" in done.err
+    assert "5 tools" in done.out

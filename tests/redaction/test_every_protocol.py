@@ -11,7 +11,14 @@ from gatepost.redaction.redactor import Redactor
 from gatepost.telemetry.logs import LogFormat
 from tests.redaction.conftest import KEPT_TEXT
 from tests.redaction.test_encodings import FORMS, leaks
-from tests.redaction.test_split import SECRETS, EchoServer, echo_server, texts
+from tests.redaction.test_split import (
+    SECRETS,
+    EchoServer,
+    echo_server,
+    listed_resources,
+    read_resource,
+    texts,
+)
 from tests.support.measuring import count_lines, each, eventually, formatted_logs
 
 SECRET_VALUE = SECRETS["acme"]["API_KEY"]
@@ -23,16 +30,6 @@ Said = Callable[[EchoServer, str], str]
 def server() -> Iterator[EchoServer]:
     with echo_server() as server:
         yield server
-
-
-def read_resource(server: EchoServer, text: str) -> str:
-    KEPT_TEXT[0] = text
-    return server.mcp("resources/read", uri="parrot://said")
-
-
-def listed_resources(server: EchoServer, text: str) -> str:
-    KEPT_TEXT[0] = text
-    return server.mcp("resources/list")
 
 
 def completion_result(server: EchoServer, text: str) -> str:

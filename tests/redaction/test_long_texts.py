@@ -262,8 +262,8 @@ def test_a_text_full_of_token_prefixes_is_one_place_of_the_screen() -> None:
     screen = Screen({b"sk-", b"ghp_"})
     clear, dense = b"." * STEP_BYTES, b"sk-" * STEP_BYTES
 
-    spans = [*screen.places(clear + dense + clear)]
-    alone = [*screen.places(clear + b"sk-" + clear)]
+    spans = [*screen.search_areas(clear + dense + clear)]
+    alone = [*screen.search_areas(clear + b"sk-" + clear)]
 
     ((begin, end),) = spans
     assert STEP_BYTES - 9 < begin <= STEP_BYTES

@@ -72,6 +72,31 @@ async def test_an_error_of_a_background_task_is_logged_and_the_task_restarts() -
     assert task.cancelled()
 
 
+async def test_a_task_set_waits_for_all_tasks_even_if_some_fail() -> None:
+    """Each error is logged with its type and place, and not its text."""
+    tasks, ended = background.TaskSet(), []
+
+    async def fail() -> None:
+        raise LookupError("secret-4711")
+
+    async def last() -> None:
+        await asyncio.sleep(0.01)
+        ended.append(len(tasks))
+
+    with capture_logs() as logs:
+        for work in (fail, last, fail):
+            tasks.start(work())
+        await tasks.wait()
+        await tasks.wait()
+
+    assert ended == [1]
+    assert [(line["event"], line["error"]) for line in logs] == [
+        ("background_task_failed", "LookupError")
+    ] * 2
+    assert logs[0]["where"].startswith(f"{__name__}.fail:")
+    assert "4711" not in str(logs)
+
+
 async def test_a_cancelled_background_task_cleans_up_before_its_canceller_continues() -> None:
     """The task that cancelled it waits for its `finally` block."""
     begun, done = asyncio.Event(), []
@@ -138,7 +163,7 @@ async def sweeps(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]
 @asynccontextmanager
 async def expires(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     service = ApprovalDeployment().replica().service
-    patch.setattr(service.requests, "expire_due", fault)
+    patch.setattr(service, "expire_due", fault)
     async with service.expiring(every_s=0.01):
         yield
 

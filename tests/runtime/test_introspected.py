@@ -2,12 +2,10 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gatepost_authz import signature
@@ -42,12 +40,6 @@ class ScriptedOpaqueTokens:
             parts.signed, ec_key("gate").public_key(), parts.signature
         )
         return proved and parts.unverified["aud"] == self.issuer
-
-
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as running:
-        yield running
 
 
 def settings(idp: Idp, folder: Path, **changes: Any) -> dict[str, Any]:

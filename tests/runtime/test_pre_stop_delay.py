@@ -6,7 +6,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
@@ -60,12 +59,6 @@ def start(
 def ring(folder: Path) -> str:
     create(folder / "ring.json")
     return f"file:{folder / 'ring.json'}"
-
-
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
 
 
 def readiness(server: ServerProcess) -> tuple[int, str]:

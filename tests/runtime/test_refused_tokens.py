@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, cast
 import pytest
 from click.testing import CliRunner
 
+from gatepost.audit.events import AuditEvents
 from gatepost.audit.record import search
-from gatepost.audit.writer import AuditWriter
 from gatepost.cli.doctor import command
 from gatepost.cli.revoke import revoke
 from gatepost.http.failed_tokens import FailedTokenLimit
@@ -269,8 +269,8 @@ def many_refused_tokens(clock: ManualClock) -> RefusedTokens:
     async def note(*args: Any, **kwargs: Any) -> None:
         return None
 
-    audit_writer = cast("AuditWriter", SimpleNamespace(note=note))
-    return RefusedTokens(Meter.alone(), FailedTokenLimit(0), audit_writer, monotonic=clock)
+    audit_events = cast("AuditEvents", SimpleNamespace(note=note))
+    return RefusedTokens(Meter.alone(), FailedTokenLimit(0), audit_events, monotonic=clock)
 
 
 async def test_a_flood_cannot_fill_the_log() -> None:

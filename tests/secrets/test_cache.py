@@ -46,11 +46,11 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     async def get(self: MemoryEntries, key: str) -> Entry | None:
         seen.append(key)
-        return self.held.get(key)
+        return self.records.get(key)
 
     async def all_(self: MemoryEntries) -> list[Entry]:
         seen.append("*")
-        return [*self.held.values()]
+        return [*self.records.values()]
 
     monkeypatch.setattr(MemoryEntries, "get", get)
     monkeypatch.setattr(MemoryEntries, "all", all_)

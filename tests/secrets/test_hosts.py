@@ -164,9 +164,9 @@ async def test_concurrent_setting_and_binding_keep_both_changes(
         def interrupted(purpose: str, payload: bytes, *, context: bytes = b"") -> str:
             monkeypatch.setattr(vault.keyring, "seal", seal)
             entries = records.of("acme").entries(SUBJECT)
-            entry = entries.held["API_KEY"]
+            entry = entries.records["API_KEY"]
             sealed = do._sealed("acme", "API_KEY", BoundSecret(value, ("b.example",)))
-            entries.held["API_KEY"] = type(entry)(
+            entries.records["API_KEY"] = type(entry)(
                 key="API_KEY", value=sealed, revision=entry.revision + 1, updated_at=5.0
             )
             return seal(purpose, payload, context=context)

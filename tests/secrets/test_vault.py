@@ -275,8 +275,8 @@ async def test_sealing_anew_does_not_undo_a_change(
         payload = msgspec.msgpack.encode(BoundSecret("set meanwhile"))
         meanwhile = seal(purpose, payload, context=context).encode()
         entries = records.of("acme").entries(SUBJECT)
-        entry = entries.held["API_KEY"]
-        entries.held["API_KEY"] = type(entry)(
+        entry = entries.records["API_KEY"]
+        entries.records["API_KEY"] = type(entry)(
             key="API_KEY", value=meanwhile, revision=entry.revision + 1, updated_at=5.0
         )
         return seal(purpose, payload, context=context)

@@ -8,7 +8,7 @@ import pytest
 
 from gatepost.storage.approvals import ApprovalRecord, GrantRecord, WaitingCount
 from gatepost.storage.records import Records
-from tests.storage.test_tasks import HOUR
+from tests.conftest import HOUR
 
 approval = partial(
     ApprovalRecord,

@@ -37,12 +37,12 @@ class RecordedDeployment(ApprovalDeployment):
         self.message_of = self._message_of
 
     def _message_of(self, change: ApprovalChange) -> OutboxMessage | None:
-        self.messages.append(change.what)
+        self.messages.append(change.kind)
         return None
 
     def heard(self) -> list[str]:
         """Return the changes that any replica reported, in order."""
-        return [change.what for change in self.changes]
+        return [change.kind for change in self.changes]
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ async def history(replica: ApprovalReplica, request: ApprovalRequest) -> None:
 
 async def sweep(replica: ApprovalReplica, request: ApprovalRequest) -> None:
     replica.deployment.clock.now += LIVES_S
-    await replica.service.requests.expire_due()
+    await replica.service.expire_due()
 
 
 Look = Callable[[ApprovalReplica, ApprovalRequest], Awaitable[None]]
@@ -163,7 +163,7 @@ async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) 
     [its] = here.runs._open.values()
     await its._renew()
 
-    await other.service.requests.expire_due()
+    await other.service.expire_due()
 
     assert await at(other, request) == ("approved", "running")
     assert deployment.gate is not None
@@ -185,7 +185,7 @@ async def test_an_approval_counts_as_used_although_its_outcome_was_not_fetched(
     await asyncio.wait([call, its.task], timeout=WITHIN_S)
     deployment.clock.now += LIVES_S
 
-    await other.service.requests.expire_due()
+    await other.service.expire_due()
 
     assert await at(other, request) == ("used", "")
     assert "was stopped" in text_of(await other.call(what="a"))
@@ -241,14 +241,14 @@ async def test_an_expiry_is_recorded_before_it_takes_effect(deployment: Recorded
         raise StoreUnavailable("away")
 
     async def audit(change: ApprovalChange) -> None:
-        kinds.append(change.what)
+        kinds.append(change.kind)
 
     with pytest.raises(StoreUnavailable):
-        await deployment.replica(audit=away).service.requests.expire_due()
+        await deployment.replica(audit=away).service.expire_due()
     record = await deployment.records.of(ACME).approvals.get(request.id)
     assert record is not None
     assert record.state == "approved"
-    assert await deployment.replica(audit=audit).service.requests.expire_due() == 1
+    assert await deployment.replica(audit=audit).service.expire_due() == 1
     assert kinds == ["unknown"]
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import database
 from gatepost.storage.sql.records import migrate, opened
-from tests.storage.test_idempotency import idempotency_record
+from tests.conftest import idempotency_record
 from tests.support.stores import Postgres
 
 LONG_WAIT_S = 20.0

@@ -1,24 +1,14 @@
 """Idempotency keys, on every backend."""
 
 import asyncio
-from functools import partial
 
 import msgspec
 import pytest
 
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.records import Records
-from tests.storage.test_tasks import HOUR
+from tests.conftest import HOUR, idempotency_record
 
-idempotency_record = partial(
-    IdempotencyRecord,
-    key=b"k1",
-    digest=b"d1",
-    holder="h1",
-    leased_until=1_030.0,
-    expires_at=1_000.0 + HOUR,
-)
-"""The idempotency record of a running call."""
 NOW = 1_000.0
 
 

@@ -17,7 +17,7 @@ from gatepost.storage.sql import database_schema as schema
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.records import database_of, migrate, opened
 from gatepost.storage.sql.tables import METADATA, REVISION
-from tests.storage.test_tasks import task
+from tests.conftest import task
 from tests.support.measuring import capture_logs
 
 LATER_MIGRATION = '''

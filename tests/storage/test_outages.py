@@ -18,7 +18,7 @@ from gatepost.storage.sql import database
 from gatepost.storage.sql.records import SqlRecords, migrate
 from gatepost.storage.valkey import channels
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
-from tests.storage.test_idempotency import idempotency_record
+from tests.conftest import idempotency_record
 from tests.storage.test_shared_store import Follower
 from tests.support.measuring import capture_logs
 from tests.support.stores import POSTGRES_PASSWORD as POSTGRES_PASSWORD

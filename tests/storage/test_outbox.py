@@ -1,7 +1,6 @@
 """Messages that are still to be sent to another system, on every backend."""
 
 import asyncio
-from functools import partial
 
 import asyncpg
 import msgspec
@@ -13,20 +12,9 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.storage.sql import database
+from tests.conftest import HOUR, outbox_message
 from tests.storage.test_approvals import approval
-from tests.storage.test_tasks import HOUR
 
-outbox_message = partial(
-    OutboxMessage,
-    id="msg_a1_requested",
-    ordering_key="a1",
-    sequence=0,
-    body=b"\x00{}",
-    created_at=1_000.25,
-    due_at=1_000.25,
-    expires_at=1_000.25 + HOUR,
-)
-"""A message that is due and that no process has leased."""
 NOW = 1_001.0
 LEASED_UNTIL = NOW + 30.0
 

@@ -20,10 +20,8 @@ import pytest
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.telemetry.logs import configure
+from tests.conftest import idempotency_record, outbox_message, task
 from tests.storage.test_approvals import approval
-from tests.storage.test_idempotency import idempotency_record
-from tests.storage.test_outbox import outbox_message
-from tests.storage.test_tasks import task
 from tests.support.processes import Process, python_environment
 
 FOREVER_S = 1e9

@@ -102,7 +102,7 @@ async def test_an_approval_ends_a_rejection(records: Records) -> None:
     await replicas.reject(FIRST_SCRIPT)
     await replicas.there.approve(FIRST_SCRIPT, by=ADA)
 
-    assert await replicas.here.holds(FIRST_SCRIPT)
+    assert await replicas.here.is_approved(FIRST_SCRIPT)
     assert await replicas.here.rejection(FIRST_SCRIPT) is None
     await replicas.here.approve(OTHER_SCRIPT, by=ADA)
     assert await replicas.submit(FIRST_SCRIPT) == ["x = 1\n"]
@@ -165,7 +165,7 @@ async def test_an_approval_wins_over_a_later_rejection(records: Records) -> None
     until = replicas.clock() + STANDS_S
     assert not await replicas.here.reject(review, by=ADA, reason="", until=until)
     assert await replicas.here.rejected() == []
-    assert await replicas.here.holds(FIRST_SCRIPT)
+    assert await replicas.here.is_approved(FIRST_SCRIPT)
 
 
 async def test_a_concurrent_call_does_not_make_a_rejected_script_wait_again(
@@ -195,7 +195,7 @@ async def test_an_erased_person_is_removed_from_their_rejections(records: Record
     assert await replicas.here.erase(ADA.issuer, ADA.subject) == 3
     assert await replicas.there.waiting() == []
     named_rejections = {script.review.name: script for script in await replicas.there.rejected()}
-    assert (named_rejections["report"].by.shown, named_rejections["report"].reason) == (
+    assert (named_rejections["report"].by.display_name, named_rejections["report"].reason) == (
         "an administrator",
         "",
     )
@@ -222,9 +222,9 @@ async def test_an_erased_person_is_removed_from_their_approvals(records: Records
 
     assert await replicas.here.erase(ADA.issuer, ADA.subject) == 1
     approved = await replicas.here.all_approved()
-    names = {script.name: script.approver and script.approver.shown for script in approved}
+    names = {script.name: script.approver and script.approver.display_name for script in approved}
     assert names == {"report": "an administrator", "s": "Ada L.", "wages": "root"}
-    assert await replicas.here.holds(FIRST_SCRIPT)
+    assert await replicas.here.is_approved(FIRST_SCRIPT)
     [remaining] = [
         entry.value
         for entry in await replicas.entries.all()

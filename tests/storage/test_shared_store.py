@@ -2,8 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from redis.asyncio import Redis
+from redis.asyncio.connection import Connection
+from redis.exceptions import RedisError
 
 from gatepost.storage.backends import open_shared_store
 from gatepost.storage.shared_store import (
@@ -15,6 +19,7 @@ from gatepost.storage.shared_store import (
     TenantSharedStore,
 )
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
+from tests.support.measuring import capture_logs
 
 LONG_WAIT_S = 60.0
 
@@ -121,6 +126,52 @@ async def test_valkey_sends_nothing_more_when_the_last_subscriber_has_left(valke
         while await channels():
             pass
     await shared_store.aclose()
+
+
+async def test_a_failed_close_leaves_no_connection_open(
+    valkey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The errors are logged by their type, without their text, which may have a password."""
+    watcher = await open_shared_store(valkey)
+    assert isinstance(watcher, ValkeySharedStore)
+    name = f"closes-{id(watcher)}"
+    shared_store = await open_shared_store(f"{valkey}?client_name={name}")
+    assert isinstance(shared_store, ValkeySharedStore)
+    acme, send_command = shared_store.of("acme"), Connection.send_command
+
+    async def connections() -> list[str]:
+        clients = await watcher.client.client_list()
+        return [client["name"] for client in clients if client["name"] == name]
+
+    async def unable(connection: Connection, *arguments: Any, **options: Any) -> None:
+        if arguments[0] == "UNSUBSCRIBE":
+            await asyncio.sleep(0.01)
+            raise LookupError(valkey)
+        await send_command(connection, *arguments, **options)
+
+    async def unable_to_close(client: object) -> None:
+        raise RedisError(valkey)
+
+    subscriptions = [await acme.follow(f"closes-{number}", Follower()) for number in range(3)]
+    await acme.put("note", b"", ttl_s=60)
+    assert len(await connections()) >= 2
+    monkeypatch.setattr(Connection, "send_command", unable)
+    monkeypatch.setattr(Redis, "aclose", unable_to_close)
+    with capture_logs() as logs:
+        for subscription in subscriptions:
+            subscription.end()
+        await asyncio.sleep(0)  # they have begun when the store closes
+        await shared_store.aclose()
+    monkeypatch.undo()
+
+    async with asyncio.timeout(10):
+        while await connections():
+            pass
+    assert [(event["event"], event["error"]) for event in logs] == [
+        ("background_task_failed", "LookupError")
+    ] * 3
+    assert valkey not in str(logs)
+    await watcher.aclose()
 
 
 async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:

@@ -14,8 +14,7 @@ from sqlalchemy import text
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql import database, sqlite
 from gatepost.storage.sql.records import SqlRecords, opened
-from tests.storage.test_idempotency import idempotency_record
-from tests.storage.test_tasks import task
+from tests.conftest import idempotency_record, task
 from tests.support.processes import Process, python_environment
 
 
@@ -160,7 +159,7 @@ async def test_the_write_ahead_log_of_a_killed_process_is_read(tmp_path: Path) -
     script = (
         "import asyncio, os, sys\n"
         "from gatepost.storage.sql.records import opened\n"
-        "from tests.storage.test_idempotency import idempotency_record\n"
+        "from tests.conftest import idempotency_record\n"
         "async def main():\n"
         "    records = await opened(sys.argv[1])\n"
         "    store = records.of('acme').idempotency\n"

@@ -186,7 +186,7 @@ async def test_an_unexpected_error_of_a_merge_is_an_outage(
         raise MemoryError
 
     with monkeypatch.context() as patch, capture_logs() as logged:
-        patch.setattr(merger_module, "shown", fail)
+        patch.setattr(merger_module, "recorded_ends", fail)
         patch.setattr(module, "IDLE_S", 0.01)
         vars(file.audit)["_merging"].wake()
         async with asyncio.timeout(LONG_WAIT_S):

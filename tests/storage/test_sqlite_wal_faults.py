@@ -3,11 +3,10 @@
 import errno
 import sqlite3
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,8 @@ from gatepost.storage.audit import ChainHead
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql.records import SqlRecords, opened
-from gatepost.storage.sql.sqlite_audit_statements import Execute, executing
 from tests.storage.test_sqlite_wal import RING, numbers, path, process, wal, write
+from tests.support.stores import failing_commits
 
 __all__ = ["path"]  # a fixture
 
@@ -50,24 +49,6 @@ async def test_a_first_commit_that_failed_loses_no_record(
     await other.aclose()
 
     assert (own_numbers, operator_numbers) == ([1, 2], [])
-
-
-def failing_commits(*, is_late: bool = False) -> Callable[[sqlite3.Connection], Execute]:
-    """What executes statements, and says that a commit has failed, before or after it."""
-
-    def of(connection: sqlite3.Connection) -> Execute:
-        execute = executing(connection)
-
-        def fail(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-            if statement == "COMMIT":
-                if is_late:
-                    execute(statement, values)
-                raise sqlite3.OperationalError("database or disk is full")
-            return execute(statement, values)
-
-        return fail
-
-    return of
 
 
 async def test_the_row_of_another_database_loses_no_record(

@@ -16,7 +16,7 @@ from gatepost.storage.errors import StoreRefused
 from gatepost.storage.records import Records
 from gatepost.storage.sql import sqlite
 from gatepost.storage.sql.records import opened
-from tests.storage.test_tasks import task
+from tests.conftest import task
 from tests.support.processes import Process, python_environment
 
 LOCK_PROGRAM = """

@@ -4,8 +4,7 @@ import msgspec
 
 from gatepost.storage.records import Records
 from gatepost.storage.stored_bytes import ROW_BYTES, StoredUsage
-from tests.storage.test_idempotency import idempotency_record
-from tests.storage.test_tasks import HOUR, task
+from tests.conftest import HOUR, idempotency_record, task
 
 NOW = 1_000.0
 ALICE, BOB = b"alice", b"bob"

@@ -1,7 +1,6 @@
 """Tasks, on every backend."""
 
 import asyncio
-from functools import partial
 
 import msgspec
 import pytest
@@ -9,23 +8,8 @@ import pytest
 from gatepost.storage.records import Records
 from gatepost.storage.sql.records import BATCH
 from gatepost.storage.tasks import TaskRecord
+from tests.conftest import HOUR, task
 from tests.support.measuring import each
-
-HOUR = 3600.0
-
-task = partial(
-    TaskRecord,
-    id="t1",
-    owner=b"alice",
-    tool="count",
-    status="working",
-    created_at=1_000.25,
-    updated_at=1_000.25,
-    expires_at=1_000.25 + HOUR,
-    call=b'{"n":1}',
-    leased_until=1_030.0,
-)
-"""A running task."""
 
 FULL_TASK = task(
     status="input_required",

@@ -1,35 +1,12 @@
 """All data of a tenant, and of no other, is counted and removed, on every backend."""
 
 from gatepost.storage.records import Records
-from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.sql.tenant_data import BATCH
 from gatepost.storage.tenant_data import ErasureSubject
+from tests.conftest import ROWS_BY_TABLE, store_records, task
 from tests.storage.test_approvals import approval
-from tests.storage.test_idempotency import idempotency_record
-from tests.storage.test_outbox import outbox_message
 from tests.storage.test_revocations import SUSPENSION
-from tests.storage.test_tasks import task
-
-
-async def store_records(records: Records, tenant: str) -> None:
-    """One record of each kind, and two entries of different subjects."""
-    ours = records.of(tenant)
-    await ours.tasks.create(task())
-    await ours.idempotency.begin(idempotency_record(), now=0.0)
-    await ours.sessions.replace(b"s", SessionRecord(ended=True), expires_at=1e9)
-    await ours.entries("secrets").put("k", b"v", now=0.0)
-    await ours.entries("apis").put("k", b"v", now=0.0)
-    await ours.outbox.add(outbox_message())
-
-
-ROWS_BY_TABLE = {
-    "tasks": 1,
-    "idempotency_records": 1,
-    "sessions": 1,
-    "entries": 2,
-    "outbox_messages": 1,
-}
 
 
 async def test_everything_of_a_tenant_is_counted(records: Records) -> None:

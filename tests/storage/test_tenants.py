@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from gatepost.storage.records import Records
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import SharedStore
-from tests.storage.test_idempotency import idempotency_record
-from tests.storage.test_tasks import task
+from tests.conftest import idempotency_record, task
 
 # The pieces that could run into each other when names are joined, and what databases trip over.
 KEY_PIECES = [

@@ -1,13 +1,15 @@
 """Clients of a running Gatepost: HTTP as bytes, MCP, REST, and tools by either protocol."""
 
 import json
+import os
 import socket
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
+import pytest
 
 from tests.support.endpoint import MIRRORED_PARAMETERS, in_header
 
@@ -371,3 +373,25 @@ class ToolCaller:
         if self.protocol == "mcp":
             return self.gatepost.client.listed(self.token)
         return RestClient(self.gatepost, self.token).names()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_public_authorities() -> Iterator[None]:
+    """
+    HTTP clients of this process trust no authority but those that a test names.
+
+    No certificate of the tests is of another one, and each client would read the system's hundred,
+    also where the environment of the run names them.
+    """
+    outside = os.environ.get("SSL_CERT_FILE")
+
+    def context(*, _trust_env: bool = True) -> ssl.SSLContext:
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        bundle = os.environ.get("SSL_CERT_FILE")
+        if _trust_env and bundle and bundle != outside:
+            made.load_verify_locations(bundle)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpcore2.default_ssl_context", context)
+        yield

@@ -62,14 +62,22 @@ def run(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None 
     )
 
 
+class CommandResult(NamedTuple):
+    """Exit code, output and error output of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
 def completed(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> tuple[int, str, str]:
-    """Exit code, output and complaints of a command, once it has ended by itself."""
+) -> CommandResult:
+    """Return the result of a command, once it has ended by itself."""
     process = run(*arguments, env=env, cwd=cwd)
     try:
         process.process.wait(60)
-        return process.stop(), process.stdout, process.stderr
+        return CommandResult(process.stop(), process.stdout, process.stderr)
     finally:
         process.kill()
 
@@ -244,14 +252,6 @@ def server_process(
 
 
 COMMAND_S = 60
-
-
-class CommandResult(NamedTuple):
-    """Exit code, output and error output of a command."""
-
-    code: int
-    out: str
-    err: str
 
 
 class CommandProcess(Process):

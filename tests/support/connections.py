@@ -1,4 +1,4 @@
-"""Applications served over HTTP in this process, connections as bytes, and `gatepost stdio`."""
+"""Applications over HTTP, connections as bytes, `gatepost stdio`, and connections to upstreams."""
 
 import asyncio
 import json
@@ -12,14 +12,22 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gatepost.credentials.credential import NoCredential, OutboundCredential
 from gatepost.http.checks import HeadChecks, HeadRules
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.edge import Edge, respond
 from gatepost.http.flow_control import UnreadLimits
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.runtime.http_server import GatepostServer, bind, listen_config
 from gatepost.telemetry.access import AccessLog
+from gatepost.upstreams.connection import UpstreamConnection
+from gatepost.upstreams.transport.connections import UpstreamConnections
+from gatepost.upstreams.transport.stdio_program import ProgramServices
+from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
+from gatepost_authz.config import Network
+from gatepost_authz.fetch import Fetcher
 from tests.support.endpoint import META, Response, exchange
 from tests.support.measuring import eventually
 from tests.support.processes import Process, python_environment
@@ -322,3 +330,44 @@ def stdio_process(
         yield process
     finally:
         process.kill()
+
+
+UPSTREAM_SECRET = "gh-secret-0123456789"
+"""The secret GITHUB of the tenant acme in a `ConnectingProcess`."""
+
+
+class ConnectingProcess:
+    """Opens connections; *hosts* are those of `allow_hosts`."""
+
+    def __init__(self, *hosts: str, ca_bundle: str = "", kept_connections: int = 100) -> None:
+        network = Network(allow_hosts=hosts, ca_bundle=ca_bundle)
+        self.client = OutboundClient(network, tls=Fetcher(development=True, network=network).tls)
+        self.credential: OutboundCredential = NoCredential()
+        self.secrets = {("acme", "GITHUB"): UPSTREAM_SECRET}
+        self.connections = UpstreamConnections(
+            self.client,
+            lambda server: self.credential,
+            ProgramServices(
+                self._secret, lambda tenant, text: text.replace(UPSTREAM_SECRET, "[secret]")
+            ),
+            max_idle=kept_connections,
+        )
+
+    async def _secret(self, tenant: str, name: str) -> str | None:
+        return self.secrets.get((tenant, name))
+
+    def http(
+        self, url: str, principal: tuple[str, ...] | None = None, **more: Any
+    ) -> UpstreamConnection:
+        usual: dict[str, Any] = {"id": url, "tenant": "acme", "name": "crm", "url": url}
+        return self.connections.of(UpstreamServer(**(usual | more)), principal)
+
+    def stdio(
+        self, program: StdioProgram, principal: tuple[str, ...] | None = None, **more: Any
+    ) -> UpstreamConnection:
+        usual: dict[str, Any] = {"id": "s", "tenant": "acme", "name": "crm", "transport": "stdio"}
+        return self.connections.of(UpstreamServer(program=program, **(usual | more)), principal)
+
+    async def aclose(self) -> None:
+        await self.connections.aclose()
+        await self.client.aclose()

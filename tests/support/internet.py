@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -365,3 +366,11 @@ class ScriptedServer:
         await self.answers.get(posted.method, error_answer(-32601, "no such method", 404))(
             posted, send
         )
+
+
+@pytest.fixture
+def scripted_server() -> Iterator[tuple[ScriptedServer, str]]:
+    """A scripted server and its URL."""
+    app = ScriptedServer()
+    with AsgiServer(app) as server:
+        yield app, f"{server.url}/mcp"

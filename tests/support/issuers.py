@@ -19,8 +19,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
+from tests.architecture.source import ROOT
+
 Scope, Receive, Send = Any, Any, Any
 Answer = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+RECORDED_PROVIDERS = {
+    path.stem: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((ROOT / "tests/authz/presets").glob("*.json"))
+}
+"""What the documentation of each provider shows of its metadata and tokens, by its preset."""
 
 WITHIN_S = 60.0
 """How long a server may take to start and to stop, on a machine that does much else."""
@@ -128,6 +136,12 @@ class Idp(AsgiServer):
                 self.replaced.pop(path, None)
             else:
                 self.replaced[path] = answer
+
+    def reset(self) -> "Idp":
+        """Forget issuers, hits and replaced documents; return itself."""
+        for memory in (self.keys, self.hits, self.replaced):
+            memory.clear()
+        return self
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]

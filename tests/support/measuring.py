@@ -1,4 +1,4 @@
-"""Cases in one test, bounded waits, what code costs, what holds the loop up, and logs."""
+"""Cases in one test, bounded waits, what code costs, what holds the loop up, logs and stops."""
 
 import asyncio
 import gc
@@ -9,13 +9,14 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from threading import Event
 from types import FrameType
 from typing import Any
 
 import pytest
+import uvicorn
 
 from gatepost.config.telemetry import LogFormat
 from gatepost.telemetry.logs import configure, details
@@ -267,3 +268,57 @@ def formatted_logs(form: LogFormat) -> Iterator[io.StringIO]:
     finally:
         root.handlers = handlers
         root.setLevel(level)
+
+
+class _ShortSleepAsyncio:
+    """`asyncio`, whose `sleep` takes a twentieth of the time."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
+
+
+class _StopSignals:
+    """The loops of uvicorn's servers, each of which waits to be told that it should stop."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
+
+    def tell(self, server: uvicorn.Server, should_exit: bool) -> None:
+        """Set `should_exit`, from any thread."""
+        server.__dict__["should_exit"] = should_exit
+        if should_exit and (found := self._told.get(id(server))):
+            loop, stop = found
+            # A loop that has ended by itself needs no word.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(stop.set)
+
+    async def main_loop(self, server: uvicorn.Server) -> None:
+        """What uvicorn does each second, until the server should stop."""
+        stop = asyncio.Event()
+        self._told[id(server)] = asyncio.get_running_loop(), stop
+        try:
+            while not await server.on_tick(0):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), 1.0)
+        finally:
+            del self._told[id(server)]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def immediate_server_stop() -> Iterator[None]:
+    """
+    A server in this process stops at once.
+
+    uvicorn asks every 100 ms whether it should stop, which a test would wait for. To ask more often
+    costs more than many tests do: hundreds of servers run all the time.
+    """
+    stops = _StopSignals()
+    flag = property(lambda server: server.__dict__["should_exit"], stops.tell)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uvicorn.server.asyncio", _ShortSleepAsyncio())
+        patch.setattr(uvicorn.Server, "should_exit", flag, raising=False)
+        patch.setattr(uvicorn.Server, "main_loop", lambda server: stops.main_loop(server))
+        yield

@@ -288,7 +288,7 @@ def bucket(burst: float, rate: float = 0.001) -> Bound:
 
 
 def concurrency_limit(most: int) -> Bound:
-    return Bound(most=most)
+    return Bound(concurrency=most)
 
 
 class DecidingClient(SilentClient):

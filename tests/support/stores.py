@@ -1,4 +1,4 @@
-"""A real PostgreSQL and a real Valkey out of their wheels, and records that may be cut off."""
+"""A real PostgreSQL, PgBouncer and Valkey for the time of a block, and SQLite that may fail."""
 
 import asyncio
 import contextlib
@@ -6,17 +6,20 @@ import os
 import pwd
 import shutil
 import signal
+import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import pytest
 
 from gatepost.storage.sql.records import opened
+from gatepost.storage.sql.sqlite_audit_statements import Execute, executing
 from gatepost.storage.sql.tables import METADATA
 from tests.support.processes import Process, free_port
 
@@ -35,6 +38,24 @@ def _sqlite_file() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(make(Path(folder, "records.db")))
         return Path(folder, "records.db").read_bytes()
+
+
+def failing_commits(*, is_late: bool = False) -> Callable[[sqlite3.Connection], Execute]:
+    """Return what executes statements, and says that a commit failed, before or after it."""
+
+    def of(connection: sqlite3.Connection) -> Execute:
+        execute = executing(connection)
+
+        def fail(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+            if statement == "COMMIT":
+                if is_late:
+                    execute(statement, values)
+                raise sqlite3.OperationalError("database or disk is full")
+            return execute(statement, values)
+
+        return fail
+
+    return of
 
 
 POSTGRES_USER, POSTGRES_PASSWORD = "gatepost", "pg-password-that-no-log-shows"
@@ -56,7 +77,64 @@ MEMORY, MEMORY_BYTES = "/dev/shm", 2_000_000_000  # noqa: S108 - it makes a fold
 """Where files are in memory, and the free room below which PostgreSQL keeps to the disk."""
 
 
-class Postgres:
+class StoreProcess:
+    """A store on a free port of loopback, with its files in a folder of its own."""
+
+    READY_LINE: ClassVar[str]
+    """What it prints once it answers."""
+
+    def __init__(self, name: str) -> None:
+        self.port = free_port()
+        self._numbers = count(1)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"gatepost-{name}-"))
+        self._process: Process | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, *arguments: Any, **options: Any) -> Iterator[Self]:
+        """A store for the time of a block; nothing of it is left behind."""
+        store = cls(*arguments, **options)
+        try:
+            store.start()
+            yield store
+        finally:
+            store.remove()
+
+    def start(self) -> None:
+        """Serve; returns when it answers. A later start is at the same port."""
+        if self._process is not None:
+            assert self._listens()
+            return
+        # Between the question for a free port and its use another process may have taken it.
+        while not self._listens():
+            self.port = free_port()
+
+    def _listens(self) -> bool:
+        """Start the process; whether its port was free."""
+        self._process = self._started()
+        told = self._process.wait_for(f"{self.READY_LINE}|ddress already in use|failed to set up")
+        if told[0] == self.READY_LINE:
+            return True
+        self._process.stop(with_signal=signal.SIGINT)
+        return False
+
+    def _started(self) -> Process:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End it; its data stays for the next start."""
+        assert self._process is not None
+        # SIGINT lets it shut down: a killed PostgreSQL leaves its shared memory behind.
+        self._process.stop(with_signal=signal.SIGINT)
+
+    def remove(self) -> None:
+        """Stop it, if it runs, and leave nothing behind."""
+        if self._process is not None:
+            self.stop()
+        shutil.rmtree(self._folder)
+
+
+class Postgres(StoreProcess):
     """
     A PostgreSQL server on loopback, with a password, below a folder of its own.
 
@@ -64,15 +142,14 @@ class Postgres:
     this user can read wherever the environment is installed.
     """
 
+    READY_LINE = "ready to accept connections"
+
     def __init__(self, *, in_memory: bool = True) -> None:
-        self.port = free_port()
-        self._numbers = count(1)
-        self._folder = Path(tempfile.mkdtemp(prefix="gatepost-postgres-"))
+        super().__init__("postgres")
         where = _memory() if in_memory else None
         self._data = Path(tempfile.mkdtemp(prefix="gatepost-postgres-", dir=where))
         self._programs = _installed() / PACKAGE / VERSION_FOLDER / "bin"
         self._user: str | None = None
-        self._process: Process | None = None
         self._signalled: set[int] = set()
         """The children that were stopped, and must go on."""
         if os.geteuid() == 0:
@@ -84,42 +161,15 @@ class Postgres:
 
     def start(self) -> None:
         """Make the cluster if there is none yet, and serve it; returns when it answers."""
-        if any(self._data.iterdir()):
-            assert self._listens()
-            return
-        self._make()
-        # Between the question for a free port and its use another process may have taken it.
-        while not self._listens():
-            self.port = free_port()
+        if not any(self._data.iterdir()):
+            self._make()
+        super().start()
 
-    def _listens(self) -> bool:
-        """Start the server; whether its port was free."""
+    def _started(self) -> Process:
         options = [f"-c{name}={value}" for name, value in SETTINGS.items()]
         where = ["-D", str(self._data), "-k", str(self._folder), "-p", str(self.port)]
-        self._process = Process(
-            [str(self._programs / "postgres"), *where, *options], env=_QUIET, user=self._user
-        )
-        told = self._process.wait_for("ready to accept connections|Address already in use")
-        if told[0].startswith("ready"):
-            return True
-        self._process.stop(with_signal=signal.SIGINT)
-        return False
-
-    @classmethod
-    @contextlib.contextmanager
-    def running(cls, *, in_memory: bool = True) -> Iterator["Postgres"]:
-        """A server for the time of a block; nothing of it is left behind."""
-        server = cls(in_memory=in_memory)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.remove()
-
-    def stop(self) -> None:
-        """End the server; its databases stay for the next start."""
-        assert self._process is not None
-        self._process.stop(with_signal=signal.SIGINT)
+        command = [str(self._programs / "postgres"), *where, *options]
+        return Process(command, env=_QUIET, user=self._user)
 
     def signal(self, number: int) -> None:
         """Send every process of the server a signal, for example one that makes it hang."""
@@ -136,11 +186,7 @@ class Postgres:
             self._signalled.clear()
 
     def remove(self) -> None:
-        """Stop it, if it runs, and leave nothing behind."""
-        if self._process is not None:
-            # SIGINT lets it shut down: a killed server leaves its shared memory behind.
-            self._process.stop(with_signal=signal.SIGINT)
-        shutil.rmtree(self._folder)
+        super().remove()
         shutil.rmtree(self._data)
 
     @contextlib.contextmanager
@@ -238,30 +284,16 @@ def _copied(folder: Path) -> Path:
     return folder / PACKAGE / VERSION_FOLDER / "bin"
 
 
-class PgBouncer:
+class PgBouncer(StoreProcess):
     """A PgBouncer in transaction mode, with two connections to a database; never runs as root."""
 
+    READY_LINE = "process up"
+
     def __init__(self, postgres: Postgres) -> None:
-        self.port, self._postgres = free_port(), postgres
-        self._folder = Path(tempfile.mkdtemp(prefix="gatepost-pgbouncer-"))
-        self._process: Process | None = None
+        super().__init__("pgbouncer")
+        self._postgres = postgres
 
-    @classmethod
-    @contextlib.contextmanager
-    def running(cls, postgres: Postgres) -> Iterator["PgBouncer"]:
-        """A pooler before a server for the time of a block; nothing of it is left behind."""
-        pooler = cls(postgres)
-        try:
-            while not pooler._listens():
-                pooler.port = free_port()
-            yield pooler
-        finally:
-            if pooler._process is not None:
-                pooler._process.stop(with_signal=signal.SIGINT)
-            shutil.rmtree(pooler._folder)
-
-    def _listens(self) -> bool:
-        """Start it; whether its port was free."""
+    def _started(self) -> Process:
         config = self._folder / "pgbouncer.ini"
         config.write_text(f"""[databases]
 * = host=127.0.0.1 port={self._postgres.port}
@@ -284,12 +316,7 @@ server_check_query = select 1
             self._folder.chmod(0o755)
         program = pgbouncer_program()
         assert program is not None
-        self._process = Process([program, str(config)], env=_QUIET, user=user)
-        told = self._process.wait_for("process up|ddress already in use|failed to set up")
-        if "process up" in told[0]:
-            return True
-        self._process.stop(with_signal=signal.SIGINT)
-        return False
+        return Process([program, str(config)], env=_QUIET, user=user)
 
     def url(self, database: str) -> str:
         """Where the database of a URL is behind it."""
@@ -322,26 +349,15 @@ VALKEY_PASSWORD = "valkey-password-that-no-log-shows"
 DATABASES = 10_000
 
 
-class Valkey:
+class Valkey(StoreProcess):
     """A Valkey server on loopback, with a password; nothing of it reaches the disk."""
 
-    def __init__(self, *, in_memory: bool = True) -> None:
-        self.port = free_port()
-        self._numbers = count(1)
-        self._folder = Path(tempfile.mkdtemp(prefix="gatepost-valkey-"))
-        self._process: Process | None = None
+    READY_LINE = "Ready to accept connections"
 
-    def start(self) -> None:
-        """Serve; returns when it answers. What it held before is gone."""
-        if self._process is not None:
-            assert self._listens()
-            return
-        # Between the question for a free port and its use another process may have taken it.
-        while not self._listens():
-            self.port = free_port()
+    def __init__(self) -> None:
+        super().__init__("valkey")
 
-    def _listens(self) -> bool:
-        """Start the server; whether its port was free."""
+    def _started(self) -> Process:
         settings = {
             "bind": "127.0.0.1",
             "port": self.port,
@@ -352,26 +368,10 @@ class Valkey:
             "dir": self._folder,
         }
         options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-        self._process = Process([str(_program()), *options], env={})
-        told = self._process.wait_for("Ready to accept connections|Address already in use")
-        if told[0].startswith("Ready"):
-            return True
-        self._process.kill()
-        return False
-
-    @classmethod
-    @contextlib.contextmanager
-    def running(cls) -> Iterator["Valkey"]:
-        """A server for the time of a block; nothing of it is left behind."""
-        server = cls()
-        try:
-            server.start()
-            yield server
-        finally:
-            server.remove()
+        return Process([str(_program()), *options], env={})
 
     def stop(self) -> None:
-        """End the server at once, as a crash would."""
+        """End the server at once, as a crash would; what it held is gone."""
         assert self._process is not None
         self._process.kill()
 
@@ -379,11 +379,6 @@ class Valkey:
         """Send the server a signal, for example one that makes it hang."""
         assert self._process is not None
         self._process.process.send_signal(number)
-
-    def remove(self) -> None:
-        """Stop it and leave nothing behind."""
-        self.stop()
-        shutil.rmtree(self._folder)
 
     def url(self) -> str:
         """Return the URL of a database that no test has used yet."""

@@ -13,9 +13,10 @@ from msgspec import UNSET
 
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config, StorageSettings, ToolsSettings
-from gatepost.runtime.call_metrics import NO_COMMIT, CallBatch, CountingRecorder
+from gatepost.runtime.call_metrics import CallBatch, CountingRecorder
 from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.commit import NO_COMMIT
 from gatepost.telemetry.access import AccessLog, AccessRow, RequestMetrics, RpcTarget
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
@@ -58,10 +59,10 @@ async def test_calls_are_counted_by_how_they_ended() -> None:
     endings = [None, None, Failure("denied", "No."), Unknown("ecko")]
     for ending in endings:
         name = "ecko" if isinstance(ending, Unknown) else "echo"
-        assert counting.ended(a_call(name), 0.0, [], ending) is NO_COMMIT
-    counting.ended(a_call("note://1", kind="document"), 0.0, [], None)
+        assert counting.record_end(a_call(name), 0.0, [], ending) is NO_COMMIT
+    counting.record_end(a_call("note://1", kind="document"), 0.0, [], None)
     await wait_until(lambda: metrics_page(metrics).value(CALLS, tool="echo", outcome="success") > 0)
-    counting.ended(a_call(), 0.0, [], None)
+    counting.record_end(a_call(), 0.0, [], None)
     await wait_until(lambda: metrics_page(metrics).value(CALLS, tool="echo", outcome="success") > 2)
     page = metrics_page(metrics)
 
@@ -76,11 +77,11 @@ async def test_an_ended_call_costs_one_function_call() -> None:
     """The rest is done for the whole batch."""
     meter = started_meter(SharedMetrics())
     counting = CountingRecorder(meter, CallBatch(meter), None)
-    counting.ended(a_call(), 0.0, [], None)
+    counting.record_end(a_call(), 0.0, [], None)
 
-    calls_made = functions_called(lambda: counting.ended(a_call(), 0.0, [], None))
+    calls_made = functions_called(lambda: counting.record_end(a_call(), 0.0, [], None))
     own = [name for name in calls_made if name.startswith(("CountingRecorder.", "Meter."))]
-    assert own == ["CountingRecorder.ended"]
+    assert own == ["CountingRecorder.record_end"]
 
 
 async def test_a_stop_counts_the_last_batch() -> None:

@@ -14,8 +14,7 @@ from gatepost.tools.api import WORDS
 from gatepost.tools.failure import FailureKind
 from gatepost.tools.runner import NOT_AUDITED
 from gatepost_authz import errors
-from tests.architecture.source import source_files
-from tests.docs.test_errors import refusal_codes
+from tests.architecture.source import refusal_codes, source_files
 from tests.support.internet import metrics_page
 from tests.support.measuring import count_lines
 

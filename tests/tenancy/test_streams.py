@@ -40,9 +40,11 @@ class Stream:
 
 
 @contextlib.contextmanager
-def listening(client: ResourceClient, token: str) -> Iterator[Stream]:
-    """A stream of the token's caller."""
-    fields, body = modern_request("subscriptions/listen", TOOLS_FILTER)
+def answering(
+    client: ResourceClient, token: str, message: tuple[list[tuple[str, str]], bytes]
+) -> Iterator[http.client.HTTPResponse]:
+    """Send a message; yield its answer as soon as it begins."""
+    fields, body = message
     headers = dict(fields) | {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/json",
@@ -50,7 +52,14 @@ def listening(client: ResourceClient, token: str) -> Iterator[Stream]:
     connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
     with contextlib.closing(connection):
         connection.request("POST", client.path, body, headers)
-        yield Stream(connection.getresponse())
+        yield connection.getresponse()
+
+
+@contextlib.contextmanager
+def listening(client: ResourceClient, token: str) -> Iterator[Stream]:
+    """A stream of the token's caller."""
+    with answering(client, token, modern_request("subscriptions/listen", TOOLS_FILTER)) as answer:
+        yield Stream(answer)
 
 
 def issuers(idp: Idp) -> list[Any]:

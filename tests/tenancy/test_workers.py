@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.client import ResourceClient, modern_request, session_call
+from tests.support.client import modern_request, session_call
 from tests.support.commands import ServerProcess, pid_of, server_process
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import issuer_settings
+from tests.tenancy.test_streams import answering
 
 ATTEMPTS = 400
 """Requests after which two processes that share a socket must both have answered."""
@@ -72,31 +73,16 @@ def test_each_worker_fetches_its_own_keys(server: ServerProcess) -> None:
     assert server.idp.key_hits("second") == 2
 
 
-@contextlib.contextmanager
-def counting(client: ResourceClient, token: str, steps: int) -> Iterator[http.client.HTTPResponse]:
-    """A slow call that reports progress; its answer as soon as it begins."""
-    arguments = {"steps": steps, "delay_s": 0.1}
-    fields, body = modern_request(
-        "tools/call", {"name": "count_slowly", "arguments": arguments}, progress=1
-    )
-    headers = dict(fields) | {
-        "Authorization": f"Bearer {token}",
-        "Content-Type": "application/json",
-    }
-    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
-    with contextlib.closing(connection):
-        connection.request("POST", client.path, body, headers)
-        yield connection.getresponse()
-
-
 @pytest.mark.requirement("N23")
 def test_a_signal_drains_every_worker(server: ServerProcess) -> None:
     """Calls that run in either process finish with their result; the exit code is 0."""
     token = server.token()
+    call = {"name": "count_slowly", "arguments": {"steps": 20, "delay_s": 0.1}}
+    message = modern_request("tools/call", call, progress=1)
     with contextlib.ExitStack() as stack:
         streams: dict[str, http.client.HTTPResponse] = {}
         for _ in range(60):
-            answer = stack.enter_context(counting(server.client, token, 20))
+            answer = stack.enter_context(answering(server.client, token, message))
             # The first half of a request's id belongs to the process.
             worker = (answer.getheader("x-request-id") or "").partition("-")[0]
             streams.setdefault(worker, answer)

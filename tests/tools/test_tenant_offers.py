@@ -59,7 +59,7 @@ async def ready_registry(
 ) -> Registry:
     registry = Registry(enabled_offers(), obtainable=obtainable, source=source)
     for caller in callers or (ACME, GLOBEX):
-        await registry.ready(caller)
+        await registry.prepare(caller)
     return registry
 
 
@@ -223,8 +223,8 @@ async def test_without_the_tenants_offers_there_is_no_decision() -> None:
     with pytest.raises(StoreUnavailable):
         registry.visible(ACME)
 
-    await registry.ready(ACME)
-    await registry.ready(ACME)
+    await registry.prepare(ACME)
+    await registry.prepare(ACME)
     assert registry.find(ACME, "stamp").name == "stamp"
     assert source.loads == ["acme"]
 
@@ -278,7 +278,7 @@ async def test_a_tenant_without_offers_meets_the_same_decisions(
     plain = Registry(offers, obtainable=obtainable)
     beside = Registry(offers, obtainable=obtainable, source=MemorySource())
     caller = a_caller(scopes=granted)
-    await beside.ready(caller)
+    await beside.prepare(caller)
     plain_view, other = plain.visible(caller), beside.visible(caller)
 
     for member in ("tools", "documents", "templates", "prompts", "listers", "skills"):

@@ -15,9 +15,9 @@ from gatepost.upstreams.cleaning import (
     cleaned,
     cleaned_schema,
     is_visible,
-    shown,
     usable,
     usable_input,
+    visible_line,
 )
 
 REMOVAL_NOTE = ("invisible characters removed",)
@@ -88,7 +88,7 @@ def test_a_clean_text_is_visible_and_bounded(text: str, most: int) -> None:
 @given(st.text(max_size=50))
 def test_a_shown_text_is_one_line(text: str) -> None:
     """Reasons and pages show such texts."""
-    assert "\n" not in shown(text)
+    assert "\n" not in visible_line(text)
 
 
 def test_texts_of_a_schema_are_cleaned() -> None:

@@ -50,7 +50,7 @@ async def test_only_declared_lists_are_fetched() -> None:
         "resources/templates/list",
         "tools/list",
     ]
-    assert [(listed_item.section, listed_item.key) for listed_item in listed.found] == [
+    assert [(listed_item.section, listed_item.key) for listed_item in listed.definitions] == [
         ("tools", "a"),
         ("resources", "crm://all"),
         ("templates", "crm://{id}"),
@@ -70,7 +70,7 @@ async def test_pages_are_followed_and_the_smallest_time_counts() -> None:
     upstream.answer = answer
     listed = await fetch(upstream)
 
-    assert [listed_item.key for listed_item in listed.found] == ["t0", "t1", "t2", "t3"]
+    assert [listed_item.key for listed_item in listed.definitions] == ["t0", "t1", "t2", "t3"]
     assert listed.ttl_ms == 8_997
     assert listed.whole == {"tools"}
 
@@ -104,7 +104,7 @@ async def test_a_repeated_cursor_ends_the_list() -> None:
     listed = await fetch(upstream)
 
     assert len(upstream.asked) == 2
-    assert [listed_item.key for listed_item in listed.found] == ["t1", "t2"]
+    assert [listed_item.key for listed_item in listed.definitions] == ["t1", "t2"]
     assert "same page again" in listed.left_out[0].reason
     assert listed.whole == frozenset()
 
@@ -149,7 +149,7 @@ async def test_100_000_tools_on_one_page_are_bounded() -> None:
     """Which a connection with a larger limit may bring."""
     upstream = ScriptedUpstream(*[tool(f"t{n}") for n in range(100_000)])
 
-    assert len((await fetch(upstream)).found) == MAX_ITEMS
+    assert len((await fetch(upstream)).definitions) == MAX_ITEMS
 
 
 async def test_all_lists_share_one_byte_limit() -> None:
@@ -157,7 +157,7 @@ async def test_all_lists_share_one_byte_limit() -> None:
     upstream = ScriptedUpstream(*[tool(f"t{n}", description="x" * 100_000) for n in range(100)])
     listed = await fetch(upstream)
 
-    assert len(listed.found) == MAX_BYTES // 100_100
+    assert len(listed.definitions) == MAX_BYTES // 100_100
     assert "bytes" in listed.left_out[0].reason
 
 

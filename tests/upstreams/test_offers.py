@@ -48,7 +48,7 @@ def catalogue_of(server: UpstreamServer, **lists: Any) -> Catalogue:
         revision="2026-07-28",
         capabilities=lists.get("capabilities", ALL_CAPABILITIES),
     )
-    listed = Listed(description=description, found=tuple(definitions))
+    listed = Listed(description=description, definitions=tuple(definitions))
     return assembled(server, listed, Pins(), None, now=1.0)[0]
 
 

@@ -43,7 +43,7 @@ class Pinned:
             description=ServerDescription(
                 era="modern", revision="2026-07-28", capabilities={}, instructions=instructions
             ),
-            found=definitions,
+            definitions=definitions,
             left_out=left_out,
             whole=frozenset({section}),
         )

@@ -84,7 +84,7 @@ async def store_catalogue(
     """Store what a fetch brought."""
     description = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
     definitions, _ = read_list("tools", tools)
-    listed = Listed(description=description, found=definitions, ttl_ms=ttl_ms)
+    listed = Listed(description=description, definitions=definitions, ttl_ms=ttl_ms)
     new_catalogue, _ = assembled(server, listed, Pins(), None, now=1.0)
     await store.catalogues.put(
         server.tenant, new_catalogue, None if who is None else who.principal_key

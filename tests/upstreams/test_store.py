@@ -321,9 +321,9 @@ async def test_servers_of_the_configuration_come_first(
 def fetched_lists(*tools: Any) -> Listed:
     """What a fetch brought."""
     definitions, left_out = read_list("tools", tools)
-    description = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
+    server = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
     return Listed(
-        description=description, found=definitions, left_out=left_out, whole=frozenset({"tools"})
+        description=server, definitions=definitions, left_out=left_out, whole=frozenset({"tools"})
     )
 
 

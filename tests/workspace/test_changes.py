@@ -158,7 +158,7 @@ async def test_derived_files_are_stored_outside_the_workspace(
     """Each tenant has its own folder for them, which no path reaches and no quota counts."""
     await acme.usage()
     places = [
-        await space.apart(lambda folder, _: folder) for space in (acme, workspaces.of("globex"))
+        await space.in_cache(lambda folder, _: folder) for space in (acme, workspaces.of("globex"))
     ]
     (places[0] / "index").write_bytes(b"x" * 100_000)
 
@@ -178,7 +178,7 @@ async def test_background_work_is_stopped_when_its_call_is_cancelled(acme: Tenan
         if stop.wait(10):
             ended.set()
 
-    task = asyncio.create_task(acme.apart(work))
+    task = asyncio.create_task(acme.in_cache(work))
     await asyncio.to_thread(begun.wait, 10)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

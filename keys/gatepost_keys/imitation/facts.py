@@ -46,7 +46,7 @@ def api_of(imitation: Imitation, resource: str) -> str:
     return spelled(imitation.api, "api", "gatepost")
 
 
-def about(person: TokenSubject, imitation: Imitation, client_id: str) -> dict[str, object]:
+def facts_of(person: TokenSubject, imitation: Imitation, client_id: str) -> dict[str, object]:
     """Return the facts about the subject of a token for *client_id*."""
     ids = ids_of("subject", f"{person.username}@{person.tenant}")
     return {

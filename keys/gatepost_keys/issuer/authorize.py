@@ -206,7 +206,7 @@ class Authorize:
         values = {
             "client_name": checked.client.name or "An application without a name",
             "client_id": checked.client.client_id,
-            "place": redirects.place(checked.redirect_uri),
+            "place": redirects.destination(checked.redirect_uri),
             "redirect_uri": checked.redirect_uri,
             "resource": checked.resource,
             "scopes": [(name, settings.descriptions.get(name, "")) for name in checked.scopes],

@@ -31,7 +31,7 @@ class IntrospectionEndpoint(rfc7662.IntrospectionEndpoint):
     def query_token(self, token: str, hint: str | None) -> AccessToken | None:
         # A refresh token is never active here: a resource server that asks about any received token
         # would accept it as an access token.
-        token_record = self.server.issuer.found(token)
+        token_record = self.server.issuer.token_record(token)
         return token_record if isinstance(token_record, AccessToken) else None
 
     def check_permission(
@@ -71,7 +71,7 @@ def tokeninfo(server: AuthorizationServer) -> RouteHandler:
 
     async def post(request: Request) -> Response:
         values = (await wire.form_of(request)).values
-        access_token = issuer.found(values.get("access_token", ""))
+        access_token = issuer.token_record(values.get("access_token", ""))
         if not isinstance(access_token, AccessToken) or not issuer.active(access_token):
             return wire.refuse("Invalid Value", error="invalid_token")
         lifetime = {"expires_in": int(access_token.expires_at - issuer.now())}

@@ -74,7 +74,7 @@ def routes(subject: IssuerSettings | DevelopmentIssuer) -> list[Route]:
         route(f"{MOUNT}/rotate", local, POST=rotate.serve(server)),
         route(f"{MOUNT}/sign-in", own_origin, POST=signin.serve(server, page_renderer)),
         route(f"{MOUNT}/consent", own_origin, POST=consent.serve(server, page_renderer)),
-        route(MOUNT, own_origin, GET=front(issuer, page_renderer)),
+        route(MOUNT, own_origin, GET=front_page(issuer, page_renderer)),
     ]
 
 
@@ -83,7 +83,7 @@ def app(subject: IssuerSettings | DevelopmentIssuer) -> Starlette:
     return Starlette(routes=routes(subject))
 
 
-def front(issuer: DevelopmentIssuer, page_renderer: pages.Pages) -> RouteHandler:
+def front_page(issuer: DevelopmentIssuer, page_renderer: pages.Pages) -> RouteHandler:
     """Return the page at the issuer's URL, which explains the issuer and lists its users."""
 
     async def get(request: Request) -> Response:

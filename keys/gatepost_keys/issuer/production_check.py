@@ -57,4 +57,4 @@ def problems(  # noqa: PLR0913 - each argument is a lock of its own; a bundle wo
         for name in MARKERS
         if environ.get(name, "").strip().lower() in PRODUCTION
     ]
-    return [sentence for sentence, holds in conditions.items() if holds] + marked
+    return [sentence for sentence, is_met in conditions.items() if is_met] + marked

@@ -56,7 +56,7 @@ def matches(registered: str, requested: str) -> bool:
     )
 
 
-def place(uri: str) -> str:
+def destination(uri: str) -> str:
     """Return where *uri* leads, for a person: a host, this computer, or an application's scheme."""
     parts = urlsplit(uri)
     if parts.scheme not in {"http", "https"}:

@@ -98,7 +98,7 @@ def client_of(metadata: ClientMetadata) -> RegisteredClient:
     return RegisteredClient(
         client_id="dev-client-" + secrets.token_urlsafe(16),
         secret="" if metadata.token_endpoint_auth_method in PUBLIC else secrets.token_urlsafe(32),
-        name=shown(metadata.client_name),
+        name=displayed_name(metadata.client_name),
         redirect_uris=metadata.redirect_uris,
         auth_methods=frozenset({metadata.token_endpoint_auth_method}),
         grant_types=frozenset(GRANTS) & frozenset(metadata.grant_types),
@@ -129,6 +129,6 @@ def described(
     return answer | {name: value for name, value in optional.items() if value}
 
 
-def shown(name: str) -> str:
+def displayed_name(name: str) -> str:
     """Return *name* for the consent page: short, and without direction marks."""
     return "".join(char for char in name if char.isprintable())[:NAME_LENGTH].strip()

@@ -34,9 +34,11 @@ class Resources:
         """
         if any(template.fullmatch(requested) for template in self._templates):
             return requested
-        plain = folded(requested)
-        bare = plain.removesuffix("/")
-        return self._exact.get(plain) or (self._exact.get(bare) if bare.count("/") == 2 else None)
+        folded_uri = folded(requested)
+        bare = folded_uri.removesuffix("/")
+        return self._exact.get(folded_uri) or (
+            self._exact.get(bare) if bare.count("/") == 2 else None
+        )
 
 
 def folded(url: str) -> str:

@@ -29,7 +29,7 @@ class Revocation(rfc7009.RevocationEndpoint):
             raise InvalidRequestError("token is required")
 
     def query_token(self, token: str, hint: str | None) -> AccessToken | RefreshToken | None:
-        return self.server.issuer.found(token)
+        return self.server.issuer.token_record(token)
 
     def revoke_token(self, token: AccessToken | RefreshToken, request: ClientRequest) -> None:
         if isinstance(token, AccessToken):

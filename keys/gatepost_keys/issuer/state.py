@@ -129,7 +129,7 @@ class DevelopmentIssuer:
         """Return whether the token still opens anything."""
         return not (record.revoked or record.family.revoked) and self.now() < record.expires_at
 
-    def found(self, token: str) -> AccessToken | RefreshToken | None:
+    def token_record(self, token: str) -> AccessToken | RefreshToken | None:
         """Return the record of *token* of any kind, or None."""
         key = digest(token)
         return self.access_tokens.get(key) or self.refresh_tokens.get(key)

@@ -36,8 +36,8 @@ class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
         settings = self.server.issuer.settings
         if unknown := settings.unknown((self.request.payload.scope or "").split()):
             raise rfc6749.InvalidScopeError(
-                f"No such scope: {plain(' '.join(unknown))}. "
-                f"There are: {plain(' '.join(settings.scopes)) or 'none'}"
+                f"No such scope: {description_text(' '.join(unknown))}. "
+                f"There are: {description_text(' '.join(settings.scopes)) or 'none'}"
             )
         if self.request.form.get("access_token_format", "jwt") not in {"jwt", "opaque"}:
             raise rfc6749.InvalidRequestError("access_token_format is jwt or opaque")
@@ -85,6 +85,6 @@ class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
         return TokenSubject(username=subject or "dev", tenant=tenant)
 
 
-def plain(text: str) -> str:
+def description_text(text: str) -> str:
     """Return *text* restricted to the characters of an error description (RFC 6749 section 5.2)."""
     return "".join(char if " " <= char <= "~" and char not in '"\\' else "?" for char in text[:200])

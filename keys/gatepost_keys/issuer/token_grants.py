@@ -147,8 +147,8 @@ class RefreshGrant(rfc6749.RefreshTokenGrant):
             # A thief or the client used it before; either way one of the two now holds a token
             # that the other should not have (RFC 9700 section 4.14.2).
             record.family.revoked = True
-        ended = record.family.revoked or issuer.now() >= record.family.expires_at
-        return None if ended else record
+        is_over = record.family.revoked or issuer.now() >= record.family.expires_at
+        return None if is_over else record
 
     def validate_token_request(self) -> None:
         super().validate_token_request()

@@ -10,12 +10,18 @@ from hashlib import sha256
 
 import msgspec
 
-from gatepost.audit.chain import HeadProofs, first, proven, suspicion
+from gatepost.audit.chain import (
+    HeadProofs,
+    first,
+    proven,
+    split_rows,
+    suspicion,
+    writer_member,
+)
 from gatepost.audit.record import AuditEntry
 from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
-    FIRST_WRITER,
     AuditRow,
     ChainHead,
     ChainKey,
@@ -29,6 +35,8 @@ from gatepost.storage.records import Records
 
 MAX_WAITING = 10_000
 """Records that are kept in memory during an outage of the database."""
+QUICK_S = 1.0
+"""A first failure of a batch that is faster than this is retried at once."""
 LATE_AT_ONCE = 1_000
 """Delayed records per commit after an outage: all at once could exceed the time limit."""
 
@@ -60,7 +68,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
     """
 
     keyring: KeyRing
-    known: Mapping[ChainKey, ChainHead] = {}
+    last_heads: Mapping[ChainKey, ChainHead] = {}
     """The last head of each chain that this process has written."""
     earlier: Sequence["WriteAttempt"] = ()
     """Attempts to write the same batch whose result is unknown."""
@@ -70,7 +78,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
     """The records of the batch, by chain."""
     doubts: dict[ChainKey, str] = {}
     """The reasons for `break` records that a store has given, by chain."""
-    others: list[tuple[str, list[AuditRow]]] = []
+    other_rows: list[tuple[str, list[AuditRow]]] = []
     """Records of this process that another process has linked, with their tenants."""
     left: dict[ChainKey, Counter[bytes]] = {}
     """The bodies of the new records that another process reports, by chain."""
@@ -80,29 +88,29 @@ class WriteAttempt(msgspec.Struct, eq=False):
     """The last record before the `break` record and its reason, of each chain that gets one."""
 
     def link(
-        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
+        self, chain: ChainKey, stored_head: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
         """
         Return the next segments of a chain and its new head; implements `Link`.
 
         Raises AlreadyWritten, and StoreUnavailable if the chain must be read to decide that.
         """
-        for one in self.earlier:
-            if one._led_to(chain, found):
-                raise AlreadyWritten(one)
-        (tenant, writer), known = chain, self.known.get(chain)
-        head = found or first(chain)
+        for attempt in self.earlier:
+            if attempt._led_to(chain, stored_head):
+                raise AlreadyWritten(attempt)
+        (tenant, writer), last_head = chain, self.last_heads.get(chain)
+        head = stored_head or first(chain)
         if self.broken:
             self.broken.pop(chain, None)
         reason = self.doubts.get(chain, "") if self.doubts else ""
-        if not reason and found is not known and found != known:
-            reason = suspicion(found, known, self.keyring)
+        if not reason and stored_head is not last_head and stored_head != last_head:
+            reason = suspicion(stored_head, last_head, self.keyring)
         if reason:
             self.broken[chain] = head.number, reason
             at = new_records[0].at if new_records else int(time.time() * 1000)
             new_records = [log_record("break", tenant, "broken", at, reason=reason), *new_records]
         number, previous, elements = head.number, head.hash, list[bytes]()
-        named = _writer_member(writer)
+        named = writer_member(writer)
         for record in new_records:
             number += 1
             body = b'{"number":%d%b%b' % (number, named, record.body)
@@ -112,11 +120,11 @@ class WriteAttempt(msgspec.Struct, eq=False):
             [record.at for record in new_records],
             [record.sort for record in new_records],
         )
-        made = segments(writer, head.number + 1, elements, times, sorts)
-        self.segments[chain] = made
+        new_segments = segments(writer, head.number + 1, elements, times, sorts)
+        self.segments[chain] = new_segments
         head = ChainHead(tenant, writer, number, previous, head.pruned, "")
         head = self.heads[chain] = proven(head, self.keyring)
-        return made, head
+        return new_segments, head
 
     def doubt(self, chain: ChainKey, reason: str) -> None:
         """Implement `Extension`."""
@@ -126,21 +134,23 @@ class WriteAttempt(msgspec.Struct, eq=False):
         self, head: ChainHead, rows: Sequence[AuditRow], new_records: Sequence[NewAuditRecord]
     ) -> None:
         """Implement `Extension`."""
-        own, _ = _divided(rows, Counter([one.body for one in new_records]))
+        own_rows, _ = split_rows(rows, Counter([record.body for record in new_records]))
         self.heads[head.key] = head
-        self.others.append((head.tenant, own))
+        self.other_rows.append((head.tenant, own_rows))
 
     def leave(self, chain: ChainKey, new_records: Sequence[NewAuditRecord]) -> None:
         """Implement `Extension`."""
-        self.left.setdefault(chain, Counter()).update([one.body for one in new_records])
+        self.left.setdefault(chain, Counter()).update([record.body for record in new_records])
 
     def reported(self, chain: ChainKey) -> list[AuditRow]:
         """Return the records of a chain that this process has linked and reports itself."""
         segments, left = self.segments[chain], self.left.get(chain)
-        if left is not None and left.total() == sum(one.last + 1 - one.first for one in segments):
+        if left is not None and left.total() == sum(
+            segment.last + 1 - segment.first for segment in segments
+        ):
             return []  # nearly always: a chain has one writer
-        rows = [row for one in segments for row in rows_of(one)]
-        return rows if left is None else _divided(rows, left)[1]
+        rows = [row for segment in segments for row in rows_of(segment)]
+        return rows if left is None else split_rows(rows, left)[1]
 
     def committed(self) -> None:
         """Implement `Extension`."""
@@ -160,25 +170,25 @@ class WriteAttempt(msgspec.Struct, eq=False):
                 extra={"tenant": tenant, "writer": writer, "number": number, "reason": reason},
             )
 
-    def _led_to(self, chain: ChainKey, found: ChainHead | None) -> bool:
+    def _led_to(self, chain: ChainKey, stored_head: ChainHead | None) -> bool:
         """Return whether this attempt has written the end of the chain; raises StoreUnavailable."""
         head = self.heads.get(chain)
-        if head is None or found is None or found.number < head.number:
+        if head is None or stored_head is None or stored_head.number < head.number:
             return False
-        if found.number > head.number:
+        if stored_head.number > head.number:
             raise StoreUnavailable("other records were written meanwhile")  # `is_written` tells
-        return found.hash == head.hash
+        return stored_head.hash == head.hash
 
     async def is_written(self, records: Records) -> bool | None:
         """Return whether its records are in the chain; None if the chain is shorter."""
         # All chains of a batch grow together, so checking one of them is enough.
         for (tenant, writer), head in list(self.heads.items())[:1]:
             try:
-                found = await records.of(tenant).trail.chain(writer).rows(head.number - 1, 1)
+                last_rows = await records.of(tenant).trail.chain(writer).rows(head.number - 1, 1)
             except Damaged:
                 return False
-            if found:
-                return found[0].number == head.number and found[0].hash == head.hash
+            if last_rows:
+                return last_rows[0].number == head.number and last_rows[0].hash == head.hash
             return None
         return False
 
@@ -188,16 +198,16 @@ class RingLinker(HeadProofs, eq=False):
 
     listener: Listener | None = None
     loop: asyncio.AbstractEventLoop | None = None
-    known: dict[ChainKey, ChainHead] = {}
+    last_heads: dict[ChainKey, ChainHead] = {}
     """The last head of each chain that this process has written."""
 
     def begin(self) -> WriteAttempt:
         """Implement `Linker`."""
-        return WriteAttempt(self.keyring, self.known, after=self.committed)
+        return WriteAttempt(self.keyring, self.last_heads, after=self.committed)
 
     def committed(self, attempt: WriteAttempt) -> None:
         """Report a durable attempt, in any thread."""
-        self.known |= attempt.heads
+        self.last_heads |= attempt.heads
         attempt.report()
         if self.listener is not None and self.loop is not None:
             with suppress(RuntimeError):  # it is closed
@@ -205,7 +215,7 @@ class RingLinker(HeadProofs, eq=False):
 
     def _tell(self, attempt: WriteAttempt, listener: Listener) -> None:
         linked = ((chain[0], attempt.reported(chain)) for chain in attempt.segments)
-        for tenant, rows in (*attempt.others, *linked):
+        for tenant, rows in (*attempt.other_rows, *linked):
             if rows:
                 listener(tenant, rows)
 
@@ -222,18 +232,31 @@ class Batch(msgspec.Struct, eq=False):
     attempts: list[WriteAttempt] = []
     """Attempts whose result is unknown."""
 
+    def fails(self, took_s: float) -> bool:
+        """Note a failed attempt; return whether it is the first one, and was quick."""
+        is_first, self.failed = not self.failed, True
+        return is_first and took_s < QUICK_S
+
+    def report_outage(self, reason: str, *, is_refusing: bool) -> None:
+        """Log that the batch is not written, and whether calls are refused until it is."""
+        records = len(self.entries)
+        log.error(
+            "audit_not_written",
+            extra={"records": records, "reason": reason, "refusing": is_refusing},
+        )
+
     async def written(self, records: Records) -> WriteAttempt | None:
         """
         Return the attempt that has written the batch, if the chain contains one.
 
         Forgets those that have not and cannot any more. Raises StoreUnavailable.
         """
-        for one in tuple(self.attempts):
-            found = await one.is_written(records)
-            if found:
-                return one
-            if found is False:
-                self.attempts.remove(one)
+        for attempt in tuple(self.attempts):
+            is_written = await attempt.is_written(records)
+            if is_written:
+                return attempt
+            if is_written is False:
+                self.attempts.remove(attempt)
         return None
 
 
@@ -241,48 +264,24 @@ class DelayedRecords(msgspec.Struct, eq=False):
     """Records from the time of an outage, which wait in memory; those that do not fit are lost."""
 
     entries: list[AuditEntry] = []
-    lost: Counter[str] = msgspec.field(default_factory=Counter)
+    lost_counts: Counter[str] = msgspec.field(default_factory=Counter)
     """The number of lost records by tenant; a `gap` record says it."""
 
-    def add(self, made: Mapping[str, Sequence[NewAuditRecord]], ahead: int) -> None:
-        """Add built records behind the *ahead* records of a batch, as many as fit."""
-        late = [(tenant, one, None) for tenant, new in made.items() for one in new]
-        room = max(MAX_WAITING - len(self.entries) - ahead, 0)
-        self.entries += late[:room]
-        self.lost.update(tenant for tenant, _, _ in late[room:])
-        if late[room:]:
-            log.error("audit_records_lost", extra={"records": len(late[room:])})
+    def add(self, built: Mapping[str, Sequence[NewAuditRecord]], reserved: int) -> None:
+        """Add built records behind the *reserved* records of a batch, as many as fit."""
+        new_entries = [(tenant, record, None) for tenant, new in built.items() for record in new]
+        room = max(MAX_WAITING - len(self.entries) - reserved, 0)
+        self.entries += new_entries[:room]
+        self.lost_counts.update(tenant for tenant, _, _ in new_entries[room:])
+        if new_entries[room:]:
+            log.error("audit_records_lost", extra={"records": len(new_entries[room:])})
 
     def take(self, now: float) -> list[AuditEntry]:
         """Remove and return the entries of the next batch; *now* is in seconds since the epoch."""
-        late, self.entries = self.entries[:LATE_AT_ONCE], self.entries[LATE_AT_ONCE:]
-        lost, self.lost = self.lost, Counter()
+        taken_entries, self.entries = self.entries[:LATE_AT_ONCE], self.entries[LATE_AT_ONCE:]
+        lost_counts, self.lost_counts = self.lost_counts, Counter()
         gaps: list[AuditEntry] = [
             (tenant, log_record("gap", tenant, "lost", int(now * 1000), records=str(number)), None)
-            for tenant, number in lost.items()
+            for tenant, number in lost_counts.items()
         ]
-        return [*gaps, *late]
-
-
-def _writer_member(writer: int) -> bytes:
-    return b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
-
-
-def _divided(
-    rows: Sequence[AuditRow], bodies: Counter[bytes]
-) -> tuple[list[AuditRow], list[AuditRow]]:
-    """
-    Return the rows of new records with these bodies, and all other rows.
-
-    A body without details has no salt, so several records may have the same one: the last count.
-    """
-    sought, own, rest = bodies.copy(), list[AuditRow](), list[AuditRow]()
-    for row in reversed(rows):
-        start = b'{"number":%d%b' % (row.number, _writer_member(row.writer))
-        body = row.body.encode().removeprefix(start)
-        if sought[body] > 0:
-            sought[body] -= 1
-            own.append(row)
-        else:
-            rest.append(row)
-    return own[::-1], rest[::-1]
+        return [*gaps, *taken_entries]

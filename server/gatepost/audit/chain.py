@@ -1,29 +1,71 @@
-"""The hash chain of one writer in one tenant: hashes, the proof of its head, and verification."""
+"""
+The hash chain of one writer in one tenant: commitments to details, hashes of records, and the proof
+of its head.
+"""
 
-from collections.abc import Sequence
+import os
+from binascii import hexlify
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from io import BytesIO
 
 import msgspec
 
-from gatepost.audit.record import (
-    Numbered,
-    RecordBody,
-    SaltedDetails,
-    commitment,
-    decode_numbered,
-    decode_side,
-    inside,
-    numbers_of,
-)
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditRow, ChainHead, ChainKey, Segment, record_id
-from gatepost.storage.audit_segments import Damaged, counts_of, pieces, row_of
+from gatepost.storage.audit import FIRST_WRITER, AuditRow, ChainHead, ChainKey
 
 START = bytes(32)
 """The previous hash of the first record."""
 PURPOSE = "audit head"
 
-_encode = msgspec.json.encode
+LONGEST = 4_096
+"""Maximum number of characters of any text except the arguments, which have their own limit."""
+SALT_BYTES = 16
+
+Value = tuple[bytes, bytes, bytes]
+"""A detail: its field as a JSON string, the hashed bytes, and its value as a JSON string."""
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+def encode(value: object) -> str:
+    """Encode JSON with sorted members."""
+    return _encode(value).decode()
+
+
+def text(value: str, max_characters: int = LONGEST) -> str:
+    """Return a text that every database and JSON library accepts, truncated to *max_characters*."""
+    cut = value if len(value) <= max_characters else f"{value[:max_characters]}…"
+    if cut.isascii() and "\0" not in cut:
+        return cut
+    return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def value_of(field: bytes, text: str) -> Value:
+    """Return a detail; *field* is a JSON string."""
+    return field, text.encode(), _encode(text)
+
+
+def salted_details(values: Sequence[Value], salts: BytesIO) -> tuple[bytes, bytes]:
+    """
+    Return the details and the commitments to them, both as JSON.
+
+    Each value takes one of the *salts*; if there are too few, more are drawn.
+    """
+    side, commitments = list[bytes](), list[bytes]()
+    for field, value, written in values:
+        salt = salts.read(SALT_BYTES) or os.urandom(SALT_BYTES)
+        side += (b",", field, b':["', hexlify(salt), b'",', written, b"]")
+        commitments += (b",", field, b':"', hexlify(sha256(salt + value).digest()), b'"')
+    side[0] = commitments[0] = b"{"
+    return b"".join(side) + b"}", b"".join(commitments) + b"}"
+
+
+def commitment(salt: str, value: str) -> str:
+    """Return the commitment to a value; raise ValueError for an invalid salt."""
+    return sha256(bytes.fromhex(salt) + value.encode()).hexdigest()
 
 
 def hash_of(previous: bytes, body: bytes) -> bytes:
@@ -51,24 +93,24 @@ def _signed_part(head: ChainHead) -> bytes:
     return _encode([head.tenant, head.writer, head.number, head.hash.hex(), head.pruned])
 
 
-def suspicion(found: ChainHead | None, known: ChainHead | None, keyring: KeyRing) -> str:
-    """Return why *found* cannot be the last head of a chain; empty if it can."""
-    if found is None:
-        return "the end of the chain is gone" if known else ""
-    if known and found.number < known.number:
+def suspicion(stored_head: ChainHead | None, last_head: ChainHead | None, keyring: KeyRing) -> str:
+    """Return why *stored_head* cannot be the last head of a chain; empty if it can."""
+    if stored_head is None:
+        return "the end of the chain is gone" if last_head else ""
+    if last_head and stored_head.number < last_head.number:
         return "the end of the chain is older than it was"
-    if not found.proof:
+    if not stored_head.proof:
         return "records come after the end of the chain"
-    if found == known or is_proven(found, keyring):
+    if stored_head == last_head or is_proven(stored_head, keyring):
         return ""
-    key_id = found.proof.partition(".")[0]
+    key_id = stored_head.proof.partition(".")[0]
     if keyring.find(key_id) is None:
         if not keyring.lasting:
             return ""  # a temporary ring: nothing can be proven after a restart
         # Another process may have a key of this second. Ids that callers choose make `find` wait
         # that long, but they do not choose this id.
         keyring.reread()
-        if is_proven(found, keyring):
+        if is_proven(stored_head, keyring):
             return ""
     return "the proof of the end of the chain is not by a key of the ring"
 
@@ -91,207 +133,57 @@ class HeadProofs(msgspec.Struct, eq=False):
         return suspicion(head, None, self.keyring)
 
 
-class BadRecord(Exception):
-    """Raised for the first record that was changed; the message says what is wrong with it."""
-
-    def __init__(self, writer: int, number: int, what: str) -> None:
-        super().__init__(what)
-        self.writer, self.number = writer, number
+def writer_member(writer: int) -> bytes:
+    """Return the member of a body that names its writer; the first one is not named."""
+    return b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
 
 
-class CoveredEnd(msgspec.Struct, frozen=True):
-    """A checkpoint's statement about one chain: its end."""
-
-    number: int
-    hash: str
-    """The hash in hexadecimal."""
-    good: bool
-    """Whether the signature of the checkpoint is valid; False if its key is unknown."""
-    is_kept: bool
-    """Whether it was stored elsewhere."""
-
-
-class ChainExamination:
+def split_rows(
+    rows: Sequence[AuditRow], bodies: Counter[bytes]
+) -> tuple[list[AuditRow], list[AuditRow]]:
     """
-    Verifies one chain in the order of its records; its methods raise BadRecord.
+    Return the rows of new records with these bodies, and all other rows.
 
-    *ends* are the checkpoints' statements about it. *after* is the last statement about a removed
-    part, if records were removed. Call `segment` or `row` for each record, then `end`.
+    A body without details has no salt, so several records may have the same one: the last count.
     """
+    sought, own_rows, other_rows = bodies.copy(), list[AuditRow](), list[AuditRow]()
+    for row in reversed(rows):
+        start = b'{"number":%d%b' % (row.number, writer_member(row.writer))
+        body = row.body.encode().removeprefix(start)
+        if sought[body] > 0:
+            sought[body] -= 1
+            own_rows.append(row)
+        else:
+            other_rows.append(row)
+    return own_rows[::-1], other_rows[::-1]
 
-    def __init__(
-        self,
-        tenant: str,
-        writer: int,
-        ends: Sequence[CoveredEnd],
-        after: CoveredEnd | None = None,
-    ) -> None:
-        self.writer = writer
-        self._tenant = tenant
-        self._ends: dict[int, list[CoveredEnd]] = {}
-        for one in ends:
-            self._ends.setdefault(one.number, []).append(one)
-        self.hash, self.last = START, 0
-        self.proven = 0
-        """The number of the last record that a checkpoint with a valid signature covers."""
-        if after is not None:
-            self.hash, self.last = bytes.fromhex(after.hash), after.number
-            self.proven = after.number if after.good else 0
-        self._without: list[int] = []
-        self.pruned = 0
-        """The last record that was removed, as a retention record says."""
-        self.records = 0
-        """The number of records that were verified."""
-        self.erased = 0
-        """How many of them have had their details erased, as erasure records say."""
 
-    @property
-    def first(self) -> int:
-        """Return the first record's number."""
-        return self.last - self.records + 1
+Ranges = list[tuple[int, int]]
+"""The first and last number of each range, in order."""
 
-    def segment(self, segment: Segment) -> None:
-        """Verify the next stored segment: its records, and the columns computed from them."""
-        first = self.last + 1
-        if segment.first != first:
-            raise self._gap(segment.first)
-        rows = []
-        try:
-            for piece in pieces(segment):
-                rows.append(row_of(self.last + 1, piece))
-                self.row(rows[-1])
-        except Damaged:
-            raise self._bad(self.last + 1, "it is no record, or written in another way") from None
-        last: object = segment.last
-        if isinstance(last, int) and last > self.last:
-            raise self._bad(self.last + 1, "it is missing where it was written")
-        for name, computed, stored in (
-            ("last", self.last, last),
-            ("since", min(row.at for row in rows), segment.since),
-            ("until", max(row.at for row in rows), segment.until),
-            ("counts", counts_of([row.sort for row in rows]), segment.counts),
-        ):
-            if computed != stored:
-                raise self._bad(
-                    first, f"the column {name} of it and those written with it was changed"
-                )
 
-    def row(self, row: AuditRow) -> None:
-        """Verify the next record."""
-        number = self.last + 1
-        if row.number != number:
-            raise self._gap(row.number)
-        if row.hash != hash_of(self.hash, row.body.encode()):
-            raise self._bad(number, "its hash is not that of its body behind the record before it")
-        try:
-            body = decode_numbered(row.body)
-            side = decode_side(row.side) if row.side is not None else {}
-            self._body(row, body)
-            self._side(row, body, side)
-        except (msgspec.DecodeError, ValueError, KeyError, RecursionError):
-            raise self._bad(number, "it is not a record") from None
-        self._covered(number, row.hash)
-        self.last, self.hash = number, row.hash
-        self.records += 1
+def ranges_of(numbers: Iterable[int]) -> str:
+    """Return ascending numbers as an erasure record names them: 1-3,7."""
+    ranges: Ranges = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
-    def end(self) -> None:
-        """Verify that no record is missing at the end."""
-        covered = max(self._ends, default=0)
-        if covered > self.last:
-            is_kept = any(one.is_kept for one in self._ends[covered])
-            where = "kept elsewhere" if is_kept else "beside the records"
-            raise self._bad(
-                self.last + 1,
-                f"it is missing: a checkpoint {where} covers record {self._id(covered)}",
-            )
-        if self._without:
-            raise self._bad(
-                self._without[0], "its details are gone, and no erasure of them is on record"
-            )
 
-    def covered(self) -> None:
-        """Verify that a checkpoint covers the last record, because nothing else proves it."""
-        if self.proven < self.last:
-            raise self._bad(self.proven + 1, "no checkpoint by a key that is at hand covers it")
+def numbers_of(ranges: str) -> Ranges:
+    """Return the ranges that `ranges_of` wrote."""
+    numbers = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if first:
+            numbers.append((int(first), int(last or first)))
+    return numbers
 
-    def removed(self, through: int) -> None:
-        """Verify that a retention record says that the records up to *through* were removed."""
-        if through != self.pruned:
-            raise self._bad(
-                self.pruned + 1,
-                f"it and others up to {self._id(through)} are gone, which is not on record",
-            )
 
-    def head(self, head: ChainHead, keyring: KeyRing | None) -> None:
-        """Verify that the chain ends at *head*, and its proof if the key ring is given."""
-        if head.number > self.last:
-            end = self._id(head.number)
-            raise self._bad(self.last + 1, f"it is missing: the chain ends with record {end}")
-        if head.number < self.last:
-            raise self._bad(head.number + 1, "it comes after the end of the chain")
-        if head.hash != self.hash:
-            raise self._bad(head.number, "it is not the record that the chain ends with")
-        if keyring is not None and not is_proven(head, keyring):
-            raise self._bad(
-                self.proven + 1 if self.proven < self.last else self.last,
-                "no key of the ring proves the end of the chain: this record or a later one was "
-                "changed, or some were removed",
-            )
-
-    def _id(self, number: int) -> str:
-        return record_id(self.writer, number)
-
-    def _bad(self, number: int, what: str) -> BadRecord:
-        return BadRecord(self.writer, number, what)
-
-    def _gap(self, found: object) -> BadRecord:
-        """Return the error for a next record that does not have the next number."""
-        # SQLite accepts any value in any column.
-        if not isinstance(found, int) or found > self.last:
-            return self._bad(self.last + 1, "is missing")
-        if not self.records:
-            return self._bad(max(found, 1), "it stands before the beginning of the chain")
-        return self._bad(self.last, f"is followed by record {self._id(found)}")
-
-    def _covered(self, number: int, found: bytes) -> None:
-        ends = self._ends.get(number, ())
-        if any(one.hash != found.hex() for one in ends):
-            raise self._bad(
-                self.proven + 1,
-                f"the checkpoint of record {self._id(number)} was made of another chain: this "
-                f"record or one of the next, up to {self._id(number)}, is another one",
-            )
-        if any(one.good for one in ends):
-            self.proven = number
-
-    def _body(self, row: AuditRow, body: Numbered) -> None:
-        if body.tenant != self._tenant:
-            raise self._bad(row.number, "it is a record of another tenant")
-        if (body.writer, body.number) != (self.writer, row.number):
-            raise self._bad(row.number, "its number was changed")
-        if body.kind == "break":
-            reason = body.details.get("reason", "")
-            raise self._bad(
-                row.number, f"the server found here that the chain was broken: {reason}"
-            )
-        if body.kind == "retention":
-            self.pruned = int(body.details["through"])
-        if body.kind == "erasure":
-            gone = numbers_of(body.details["records"])
-            self._without = [one for one in self._without if not inside(one, gone)]
-
-    def _side(self, row: AuditRow, body: RecordBody, side: SaltedDetails) -> None:
-        for field, (salt, value) in side.items():
-            try:
-                computed = commitment(salt, value)
-            except ValueError:
-                computed = ""
-            if body.commitments.get(field) != computed:
-                raise self._bad(row.number, f"its {field} is not the one that was recorded")
-        if row.side is not None and row.side != msgspec.json.encode(side).decode():
-            raise self._bad(row.number, "its details are written in another way")
-        if body.commitments and not side:
-            self.erased += 1
-            self._without.append(row.number)
-        elif len(side) < len(body.commitments):
-            raise self._bad(row.number, "a part of its details is gone")
+def inside(number: int, ranges: Ranges) -> bool:
+    """Return whether one of the ranges contains the number."""
+    at = bisect_right(ranges, (number, 1 << 62)) - 1
+    return at >= 0 and number <= ranges[at][1]

@@ -27,7 +27,6 @@ from gatepost.storage.audit import (
     ChainHead,
     ChainKey,
     Checkpoint,
-    TenantTrail,
 )
 from gatepost.storage.records import Records
 from gatepost.telemetry.logs import OwnText
@@ -98,12 +97,12 @@ def signed(
     Return None if no chain has grown. Raises Unproven.
     """
     tenant = heads[0].tenant
-    ends = {one.writer: one for one in heads}
+    ends = {head.writer: head for head in heads}
     last = ends.pop(CHECKPOINTS, None) or first((tenant, CHECKPOINTS))
-    number = sum(one.number for one in ends.values())
+    number = sum(head.number for head in ends.values())
     if number == last.number:
         return None
-    if number < last.number or not all(is_proven(one, keyring) for one in heads):
+    if number < last.number or not all(is_proven(head, keyring) for head in heads):
         raise Unproven(tenant)
     key, main = keyring.current, ends.pop(FIRST_WRITER, None) or first((tenant, FIRST_WRITER))
     statement = Statement(
@@ -113,13 +112,13 @@ def signed(
         at,
         last.hash.hex() if last.number else "",
         key.id,
-        tuple((one.writer, one.number, one.hash.hex()) for one in ends.values()),
+        tuple((head.writer, head.number, head.hash.hex()) for head in ends.values()),
     )
     text = msgspec.json.encode(statement)
     signature = base64.b64encode(_private_of(keyring.derived(key, PURPOSE)).sign(text)).decode()
     checkpoint = Checkpoint(number, text.decode(), signature)
-    known = msgspec.structs.replace(last, number=number, hash=digest_of(checkpoint))
-    return checkpoint, proven(known, keyring)
+    new_head = msgspec.structs.replace(last, number=number, hash=digest_of(checkpoint))
+    return checkpoint, proven(new_head, keyring)
 
 
 def follow(heads: Sequence[ChainHead], newest: Checkpoint | None) -> bool:
@@ -129,8 +128,8 @@ def follow(heads: Sequence[ChainHead], newest: Checkpoint | None) -> bool:
     A chain that is shorter than a checkpoint says was cut, and the next checkpoint must not vouch
     for the rest of it.
     """
-    numbers = {one.writer: one.number for one in heads}
-    last = next((one for one in heads if one.writer == CHECKPOINTS and one.number), None)
+    numbers = {head.writer: head.number for head in heads}
+    last = next((head for head in heads if head.writer == CHECKPOINTS and head.number), None)
     if last is None or newest is None:
         return last is None and newest is None
     if (newest.number, digest_of(newest)) != (last.number, last.hash):
@@ -146,24 +145,6 @@ def last_numbers(checkpoint: Checkpoint) -> dict[int, int]:
     except msgspec.DecodeError:
         return {}  # `verify` reports more
     return {writer: number for writer, (number, _) in sorted(ends.items())}
-
-
-async def is_before(
-    trail: TenantTrail, checkpoint: Checkpoint, limit: int, removed: Mapping[int, int]
-) -> bool:
-    """
-    Return whether the last records that it covers are from before *limit* (milliseconds).
-
-    *removed* has the last record of each writer that retention has removed.
-    """
-    ends = last_numbers(checkpoint)
-    for writer, number in ends.items():
-        if number <= removed.get(writer, 0):
-            continue  # an earlier removal has taken it, and the writer has written nothing since
-        last = await trail.chain(writer).rows(number - 1, 1)
-        if not last or last[0].number != number or last[0].at >= limit:
-            return False
-    return bool(ends)
 
 
 class CheckpointSigner:
@@ -210,17 +191,17 @@ class CheckpointSigner:
         # the proof would be lost with it.
         current = f"{self._keyring.current.id}."
         if renewed := [
-            one.key
+            head.key
             for ends in heads.values()
-            for one in ends
-            if one.writer != CHECKPOINTS
-            and not one.proof.startswith(current)
-            and is_proven(one, self._keyring)
+            for head in ends
+            if head.writer != CHECKPOINTS
+            and not head.proof.startswith(current)
+            and is_proven(head, self._keyring)
         ]:
             await self._renew(renewed)
         # Signed in a thread and without a lock; only chains that have grown meanwhile are signed
         # again while the checkpoints are locked.
-        made = await asyncio.to_thread(
+        prepared = await asyncio.to_thread(
             lambda: {tuple(ends): self._signed(ends) for ends in heads.values()}
         )
 
@@ -228,7 +209,7 @@ class CheckpointSigner:
             ends: Sequence[ChainHead], newest: Checkpoint | None
         ) -> tuple[Checkpoint, ChainHead] | None:
             try:
-                return self._checked(ends, newest, made.get(tuple(ends)))
+                return self._checked(ends, newest, prepared.get(tuple(ends)))
             except Unproven:
                 log.error("audit_checkpoint_refused", extra={"tenant": ends[0].tenant})
                 return None
@@ -252,13 +233,13 @@ class CheckpointSigner:
         self,
         heads: Sequence[ChainHead],
         newest: Checkpoint | None,
-        made: tuple[Checkpoint, ChainHead] | None = None,
+        prepared: tuple[Checkpoint, ChainHead] | None = None,
     ) -> tuple[Checkpoint, ChainHead] | None:
-        """Return a checkpoint and its head, *made* if it is ready (see `Sign`); raises Unproven."""
-        found = made or signed(heads, self._keyring, at=int(self._clock() * 1000))
-        if found is not None and not follow(heads, newest):
+        """Return a checkpoint and its head, or *prepared* (see `Sign`); raises Unproven."""
+        checked = prepared or signed(heads, self._keyring, at=int(self._clock() * 1000))
+        if checked is not None and not follow(heads, newest):
             raise Unproven(heads[0].tenant)
-        return found
+        return checked
 
     async def _renew(self, chains: Sequence[ChainKey]) -> None:
         at, key_id = int(self._clock() * 1000), self._keyring.current.id

@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from msgspec import UNSET, Raw, UnsetType
 
-from gatepost.audit.chain import BadRecord
-from gatepost.audit.checkpoints import PublicKeys, decode, is_before, last_numbers
+from gatepost.audit.chain_examination import BadRecord
+from gatepost.audit.checkpoints import PublicKeys, decode, last_numbers
 from gatepost.audit.record import decode_numbered, decode_side
+from gatepost.audit.retention import is_before
 from gatepost.audit.verify import Examination, VerificationResult, verdict
 from gatepost.storage.audit import (
     CHECKPOINTS,
@@ -76,23 +77,23 @@ async def exported(records: Records, tenant: str, *, since: int = 0) -> AsyncIte
     trail = records.of(tenant).trail
     signed = await trail.checkpoints()
     heads = await trail.heads()
-    removed = {one.writer: one.pruned for one in heads}
+    removed = {head.writer: head.pruned for head in heads}
     after = pruned = removed.get(CHECKPOINTS, 0)
     ends = dict[int, int]()
-    for one in signed:
-        if one.number > after and await is_before(trail, one, since, removed):
-            after = one.number
+    for checkpoint in signed:
+        if checkpoint.number > after and await is_before(trail, checkpoint, since, removed):
+            after = checkpoint.number
     yield line(ExportLine(gatepost_audit=Title(tenant, after, pruned)))
-    for one in signed:
-        if one.number < after:
+    for checkpoint in signed:
+        if checkpoint.number < after:
             continue
-        end = last_numbers(one)
-        if one.number > after:
+        end = last_numbers(checkpoint)
+        if checkpoint.number > after:
             for writer, number in end.items():
                 async for row in _rows(trail.chain(writer), ends.get(writer, 0), number):
                     yield line(of_row(row))
         ends |= end
-        yield line(of_checkpoint(one))
+        yield line(of_checkpoint(checkpoint))
     for writer in await trail.writers():
         async for row in _rows(trail.chain(writer), ends.get(writer, 0), None):
             yield line(of_row(row))
@@ -101,8 +102,8 @@ async def exported(records: Records, tenant: str, *, since: int = 0) -> AsyncIte
 async def _rows(chain: TenantChain, after: int, through: int | None) -> AsyncIterator[AuditRow]:
     """Yield the records after a number, up to a number."""
     while through is None or after < through:
-        most = PAGE if through is None else min(PAGE, through - after)
-        page = await chain.rows(after, most)
+        max_rows = PAGE if through is None else min(PAGE, through - after)
+        page = await chain.rows(after, max_rows)
         for row in page:
             yield row
         if not page:
@@ -110,10 +111,10 @@ async def _rows(chain: TenantChain, after: int, through: int | None) -> AsyncIte
         after = page[-1].number
 
 
-def line(one: ExportLine) -> bytes:
+def line(export_line: ExportLine) -> bytes:
     """Encode a line as JSON, without characters that a terminal or an editor would act on."""
-    encoded = _encode(one).decode()
-    body = "" if one.record is UNSET else bytes(one.record).decode()
+    encoded = _encode(export_line).decode()
+    body = "" if export_line.record is UNSET else bytes(export_line.record).decode()
     # A body is written unchanged, because its hash is of its bytes. Callers' values are details.
     return (in_json(encoded) if in_json(body) == body else encoded).encode() + b"\n"
 
@@ -124,25 +125,27 @@ def of_row(row: AuditRow) -> ExportLine:
     return ExportLine(record=Raw(row.body.encode()), details=details, hash=row.hash.hex())
 
 
-def of_checkpoint(one: Checkpoint) -> ExportLine:
+def of_checkpoint(checkpoint: Checkpoint) -> ExportLine:
     """Return the line of a checkpoint."""
-    return ExportLine(checkpoint=one.statement, signature=one.signature)
+    return ExportLine(checkpoint=checkpoint.statement, signature=checkpoint.signature)
 
 
 def checkpoints_in(lines: Iterable[bytes]) -> list[tuple[str, Checkpoint]]:
     """Return the checkpoints in the lines of an export or of a server's log, with their tenants."""
-    found = []
-    for one in lines:
-        if b"signature" not in one:
+    checkpoints = []
+    for encoded_line in lines:
+        if b"signature" not in encoded_line:
             continue
         try:
-            decoded = msgspec.json.decode(one, type=_Kept)
+            decoded = msgspec.json.decode(encoded_line, type=_Kept)
             statement = decoded.checkpoint or decoded.statement
-            place = decode(statement)
+            covered = decode(statement)
         except msgspec.DecodeError as problem:
             raise ExportUnreadable(f"a checkpoint cannot be read: {problem}") from None
-        found.append((place.tenant, Checkpoint(place.covers(), statement, decoded.signature)))
-    return found
+        checkpoints.append(
+            (covered.tenant, Checkpoint(covered.covers(), statement, decoded.signature))
+        )
+    return checkpoints
 
 
 class _Kept(msgspec.Struct):
@@ -151,49 +154,52 @@ class _Kept(msgspec.Struct):
     statement: str = ""
 
 
-def read(found: Iterable[bytes]) -> tuple[Title, list[Checkpoint], Iterator[AuditRow]]:
+def read(encoded_lines: Iterable[bytes]) -> tuple[Title, list[Checkpoint], Iterator[AuditRow]]:
     """Return the title, the checkpoints and an iterator of records; raises ExportUnreadable."""
-    lines = [_read(one) for one in found if one.strip()]
+    lines = [_read(encoded) for encoded in encoded_lines if encoded.strip()]
     if not lines or (title := lines[0].gatepost_audit) is None or title.format != FORMAT:
         raise ExportUnreadable("it is no export of this version's in JSON lines")
     signed = [
-        one for _, one in checkpoints_in(map(line, (each for each in lines if each.signature)))
+        checkpoint
+        for _, checkpoint in checkpoints_in(map(line, (each for each in lines if each.signature)))
     ]
-    return title, signed, (_row(one) for one in lines if one.record is not UNSET)
+    return title, signed, (_row(each) for each in lines if each.record is not UNSET)
 
 
-def _read(one: bytes) -> ExportLine:
+def _read(encoded_line: bytes) -> ExportLine:
     try:
-        return _line(one)
+        return _line(encoded_line)
     except msgspec.DecodeError as problem:
         raise ExportUnreadable(f"a line of it cannot be read: {problem}") from None
 
 
-def _row(one: ExportLine) -> AuditRow:
-    body = bytes(one.record) if one.record is not UNSET else b""
+def _row(export_line: ExportLine) -> AuditRow:
+    body = bytes(export_line.record) if export_line.record is not UNSET else b""
     try:
-        decoded, found = decode_numbered(body), bytes.fromhex(one.hash)
+        decoded, digest = decode_numbered(body), bytes.fromhex(export_line.hash)
     except (msgspec.DecodeError, ValueError) as problem:
         raise ExportUnreadable(f"a record of it cannot be read: {problem}") from None
-    side = None if one.details is None else _encode(one.details).decode()
+    side = None if export_line.details is None else _encode(export_line.details).decode()
     usual = decoded.number, decoded.at, decoded.kind, decoded.tool, decoded.outcome
     # Verification compares each detail with its commitment; it needs no column for queries.
-    return AuditRow(*usual, None, body.decode(), side, found, decoded.writer)
+    return AuditRow(*usual, None, body.decode(), side, digest, decoded.writer)
 
 
 def verify_lines(
-    lines: Iterable[bytes], keys: PublicKeys, kept: Sequence[tuple[str, Checkpoint]] = ()
+    lines: Iterable[bytes],
+    keys: PublicKeys,
+    kept_checkpoints: Sequence[tuple[str, Checkpoint]] = (),
 ) -> VerificationResult:
     """
     Verify an exported file with public keys only; raises ExportUnreadable.
 
     A file that was cut after a checkpoint is valid by itself. Only checkpoints that were stored
-    elsewhere (*kept*) show that records are missing.
+    elsewhere (*kept_checkpoints*) show that records are missing.
     """
     title, signed, rows = read(lines)
     examination = Examination(title.tenant, keys)
     try:
-        anchors = [one for tenant, one in kept if tenant == title.tenant]
+        anchors = [checkpoint for tenant, checkpoint in kept_checkpoints if tenant == title.tenant]
         examination.begin(signed, anchors, title.after)
         for row in rows:
             examination.row(row)
@@ -202,8 +208,8 @@ def verify_lines(
             chain.covered()
             if title.after == title.pruned:
                 chain.removed(examination.removed(writer))
-    except BadRecord as bad:
-        return verdict(title.tenant, examination, bad)
+    except BadRecord as error:
+        return verdict(title.tenant, examination, error)
     return verdict(title.tenant, examination)
 
 

@@ -1,13 +1,12 @@
-"""The format of an audit record: its body, and the details that can be erased."""
+"""The format of an audit record: its body, its erasable details, and what it says of a call."""
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from hashlib import sha256
+from collections.abc import Mapping
 from ipaddress import IPv6Address
 from typing import Literal, TypeGuard
 
 import msgspec
 
+from gatepost.audit.chain import text
 from gatepost.redaction.cut_document import cut_whole, is_clear_before
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import are_clear
@@ -20,7 +19,7 @@ from gatepost.storage.audit import (
     record_id,
 )
 from gatepost.storage.records import Records
-from gatepost.tools.api import Call, Failure
+from gatepost.tools.api import Call, Failure, Tool
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.stage import RaisedReason
 from gatepost_authz.caller import TenantContext
@@ -49,8 +48,6 @@ The kind of a record. The last five concern the audit log itself: another key si
 details were erased, old records were removed, records were lost, and the end of the chain was not
 the one that this server had written.
 """
-LONGEST = 4_096
-"""Maximum number of characters of any text except the arguments, which have their own limit."""
 OVERLAP_BYTES = 65_536
 """
 Bytes after the shown part of the arguments that are searched, too: a secret that begins before the
@@ -68,7 +65,6 @@ REFUSED = frozenset(
     }
 )
 """Outcomes of calls whose tool did not run."""
-_encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class RecordBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -182,7 +178,7 @@ class AuditRecord(Numbered, frozen=True, kw_only=True):
         return person_in(self.private["caller"]) if "caller" in self.private else None
 
     @property
-    def about(self) -> RecordedPerson | None:
+    def person(self) -> RecordedPerson | None:
         """Return the person whom it concerns, or None."""
         return person_in(self.private["about"]) if "about" in self.private else None
 
@@ -224,55 +220,6 @@ def address(peer: str) -> str:
     return peer if mapped is None else str(mapped)
 
 
-def commitment(salt: str, value: str) -> str:
-    """Return the commitment to a value; raise ValueError for an invalid salt."""
-    return sha256(bytes.fromhex(salt) + value.encode()).hexdigest()
-
-
-def encode(value: object) -> str:
-    """Encode JSON with sorted members."""
-    return _encode(value).decode()
-
-
-def text(value: str, most: int = LONGEST) -> str:
-    """Return a text that every database and JSON library accepts, truncated to *most*."""
-    cut = value if len(value) <= most else f"{value[:most]}…"
-    if cut.isascii() and "\0" not in cut:
-        return cut
-    return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-
-
-Ranges = list[tuple[int, int]]
-"""The first and last number of each range, in order."""
-
-
-def ranges_of(numbers: Iterable[int]) -> str:
-    """Return ascending numbers as an erasure record names them: 1-3,7."""
-    found: Ranges = []
-    for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
-
-
-def numbers_of(ranges: str) -> Ranges:
-    """Return the ranges that `ranges_of` wrote."""
-    found = []
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if first:
-            found.append((int(first), int(last or first)))
-    return found
-
-
-def inside(number: int, ranges: Ranges) -> bool:
-    """Return whether one of the ranges contains the number."""
-    at = bisect_right(ranges, (number, 1 << 62)) - 1
-    return at >= 0 and number <= ranges[at][1]
-
-
 EndedCall = tuple[Call, float, float, list[RedactedCall], Failure | RaisedReason | None]
 """The call, when it began and ended (`perf_counter`), its redacted call if any, its ending."""
 AuditEntry = EndedCall | tuple[str, NewAuditRecord, TenantContext | None]
@@ -284,10 +231,19 @@ def is_limited(ending: Failure | RaisedReason) -> TypeGuard[Failure]:
     return isinstance(ending, Failure) and ending.kind == "rate_limit"
 
 
+def only_read(entry: EndedCall) -> bool:
+    """Return whether the call succeeded, and the tool declares that it changes nothing."""
+    redacted_calls, ending = entry[3], entry[4]
+    if ending is not None or not redacted_calls:
+        return False
+    offer = redacted_calls[0].offer
+    return not isinstance(offer, Tool) or offer.effects.read_only
+
+
 def asked_tool(call: Call, outcome: str) -> str:
     """Return the name of a tool that needs more permissions; other names may be anything."""
-    known = outcome.startswith("insufficient_") and call.kind in {"tool", "prompt"}
-    return call.name if known else ""
+    is_known = outcome.startswith("insufficient_") and call.kind in {"tool", "prompt"}
+    return call.name if is_known else ""
 
 
 def may_show(redacted: RedactedCall, outcome: str) -> bool:
@@ -302,14 +258,26 @@ def may_show(redacted: RedactedCall, outcome: str) -> bool:
     return redacted.checked and outcome != "validation" if redacted.offer.secret_arguments else True
 
 
-def shown(redacted: RedactedCall, most: int) -> str:
-    """Return the call's arguments without secrets, cut to *most* bytes."""
+def shown_arguments(redacted: RedactedCall, max_bytes: int) -> str:
+    """Return the call's arguments without secrets, cut to *max_bytes* bytes."""
     arguments = redacted.call.arguments
-    data, redactor = cut_whole(arguments, most + OVERLAP_BYTES), redacted.now()
-    if not is_clear_before(data, most, redactor):
+    data, redactor = cut_whole(arguments, max_bytes + OVERLAP_BYTES), redacted.now()
+    if not is_clear_before(data, max_bytes, redactor):
         # The quotation mark ends a string that the cut has left open.
         clean = None if are_clear([data + b'"'], redactor) else cleaned(data, redactor)
         data = data if clean is None else clean
-    if len(arguments) <= most:
+    if len(arguments) <= max_bytes:
         return text(data.decode(errors="replace"), len(data))
-    return text(data[:most].decode(errors="replace"), most) + "…"
+    return text(data[:max_bytes].decode(errors="replace"), max_bytes) + "…"
+
+
+def with_origin(redacted: RedactedCall) -> Mapping[str, str]:
+    """Return the remarks of a call, with the upstream that defines the called offer."""
+    origin = redacted.offer.origin
+    if origin is None:
+        return redacted.remarks or {}
+    remarks = {**(redacted.remarks or {}), "upstream": text(origin.server)}
+    if isinstance(redacted.offer, Tool):
+        # The URI of a resource could hold personal data, and these details cannot be erased.
+        remarks["upstream_tool"] = text(origin.key)
+    return {**remarks, "definition": text(origin.digest)}

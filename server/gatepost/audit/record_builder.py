@@ -3,17 +3,16 @@
 import asyncio
 import logging
 import os
-from binascii import hexlify
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from hashlib import sha256
 from io import BytesIO
 from typing import Any
 
 import msgspec
 
+from gatepost.audit.chain import SALT_BYTES, Value, encode, salted_details, text, value_of
 from gatepost.audit.record import (
     REFUSED,
     AuditEntry,
@@ -21,17 +20,17 @@ from gatepost.audit.record import (
     RecordBody,
     RecordKind,
     asked_tool,
-    encode,
     is_limited,
     may_show,
+    only_read,
     person_of,
-    shown,
-    text,
+    shown_arguments,
+    with_origin,
 )
 from gatepost.config.audit import AuditSettings
 from gatepost.redaction.redactor import Redactor, are_clear
 from gatepost.storage.audit import RECORD_BYTES, NewAuditRecord, Sort
-from gatepost.tools.api import Call, Failure, Tool
+from gatepost.tools.api import Call, Failure
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost_authz.caller import TenantContext
 
@@ -42,7 +41,6 @@ MAX_CALLERS = 1_000
 Maximum number of cached callers; beyond it all are forgotten. The cached values of one caller take
 half a kilobyte, and two microseconds to build again.
 """
-SALT_BYTES = 16
 USUAL_VALUES = 2
 """Details of a usual record of a call: the caller and the arguments."""
 TOGETHER = 64
@@ -62,9 +60,6 @@ CALLER, REASON, CORRELATION, NAME, ARGUMENTS = map(
 )
 """The details that a record of a call may have, in this order."""
 
-Value = tuple[bytes, bytes, bytes]
-"""A detail: its field as a JSON string, the hashed bytes, and its value as a JSON string."""
-
 log = logging.getLogger("gatepost.audit")
 
 
@@ -77,7 +72,7 @@ def new_record(body: RecordBody, private: Mapping[str, str]) -> NewAuditRecord:
     if not private:
         return NewAuditRecord(b",%b}" % encoded, body.at, sort, None)
     values = [(_encode(name), text.encode(), _encode(text)) for name, text in private.items()]
-    side, commitments = _sealed(values, BytesIO())
+    side, commitments = salted_details(values, BytesIO())
     whole = b',%b,"commitments":%b}' % (encoded, commitments)
     return NewAuditRecord(whole, body.at, sort, side)
 
@@ -88,21 +83,6 @@ def log_record(
     """Return a record about the audit log itself; *at* is in milliseconds since the epoch."""
     body = RecordBody(at=at, kind=kind, tenant=tenant, outcome=outcome, details=details)
     return new_record(body, {})
-
-
-def _sealed(values: Sequence[Value], salts: BytesIO) -> tuple[bytes, bytes]:
-    """
-    Return the details and the commitments to them, both as JSON.
-
-    Each value takes one of the *salts*; if there are too few, more are drawn.
-    """
-    side, commitments = list[bytes](), list[bytes]()
-    for field, plain, written in values:
-        salt = salts.read(SALT_BYTES) or os.urandom(SALT_BYTES)
-        side += (b",", field, b':["', hexlify(salt), b'",', written, b"]")
-        commitments += (b",", field, b':"', hexlify(sha256(salt + plain).digest()), b'"')
-    side[0] = commitments[0] = b"{"
-    return b"".join(side) + b"}", b"".join(commitments) + b"}"
 
 
 class CallerFields(msgspec.Struct, frozen=True, gc=False):
@@ -132,7 +112,7 @@ def _prefix(tenant: str, tool: str, offer: str, outcome: str, refused: bool) -> 
 
 
 @cache
-def _about(subject_kind: str, shared_audience: bool) -> bytes:
+def _caller_members(subject_kind: str, shared_audience: bool) -> bytes:
     """Return the members about a caller, which most callers have in common."""
     return _members(subject_kind=subject_kind, shared_audience=shared_audience)
 
@@ -159,7 +139,7 @@ class RecordBuilder:
         self, entries: Sequence[AuditEntry], now: tuple[float, float], settings: AuditSettings
     ) -> dict[str, list[NewAuditRecord]]:
         """Return what `new_records` returns, from another thread if it takes long."""
-        size = sum(len(one[0].arguments) for one in entries if len(one) != 3)
+        size = sum(len(entry[0].arguments) for entry in entries if len(entry) != 3)
         if size <= LIGHT_BYTES and len(entries) <= LIGHT_ENTRIES:
             # In another thread it would take twice as long, because both threads compete for the
             # interpreter's lock.
@@ -178,48 +158,48 @@ class RecordBuilder:
         if self._peers != settings.peers:
             self._peers, self._callers = settings.peers, {}
         if settings.calls == "changes":
-            entries = [entry for entry in entries if len(entry) == 3 or not _only_read(entry)]
-        redacted_calls = [
+            entries = [entry for entry in entries if len(entry) == 3 or not only_read(entry)]
+        calls = [
             redacted
             for entry in entries
             if len(entry) != 3
             for redacted in entry[3]
-            if redacted.begun or entry[4] is None or not is_limited(entry[4])
+            if redacted.has_begun or entry[4] is None or not is_limited(entry[4])
         ]
-        most = settings.max_argument_bytes if settings.arguments == "redacted" else None
-        plain = frozenset[int]() if most is None else plain_arguments(redacted_calls, most)
+        max_bytes = settings.max_argument_bytes if settings.arguments == "redacted" else None
+        clear = frozenset[int]() if max_bytes is None else plain_arguments(calls, max_bytes)
         # From a single system call: each releases the interpreter's lock, and a thread that builds
         # records would have to wait for the event loop every time.
-        salts = BytesIO(os.urandom(SALT_BYTES * USUAL_VALUES * max(len(redacted_calls), 1)))
-        offset, made = now[0] - now[1], dict[str, list[NewAuditRecord]]()
+        salts = BytesIO(os.urandom(SALT_BYTES * USUAL_VALUES * max(len(calls), 1)))
+        offset, built = now[0] - now[1], dict[str, list[NewAuditRecord]]()
         sizes: list[tuple[TenantContext, int]] = []
         for entry in entries:
             if len(entry) == 3:
-                tenant, one, caller = entry
+                tenant, record, caller = entry
             else:
                 caller = entry[0].caller
                 tenant = caller.tenant_id
                 try:
-                    one = self._new_record(entry, offset, most, plain, salts)
+                    record = self._new_record(entry, offset, max_bytes, clear, salts)
                 except (ValueError, RecursionError) as problem:
                     # One record that cannot be built must not stop all others.
-                    one = _unreadable(entry, offset, problem)
-            made.setdefault(tenant, []).append(one)
+                    record = _unreadable(entry, offset, problem)
+            built.setdefault(tenant, []).append(record)
             if caller is not None:
-                sizes.append((caller, RECORD_BYTES + len(one.body) + len(one.side or b"")))
+                sizes.append((caller, RECORD_BYTES + len(record.body) + len(record.side or b"")))
         self.sizes += sizes
-        return made
+        return built
 
     def _new_record(
         self,
         entry: EndedCall,
         offset: float,
-        most: int | None,
-        plain: Set[int],
+        max_bytes: int | None,
+        clear: Set[int],
         salts: BytesIO,
     ) -> NewAuditRecord:
-        """Return the record of a call that shows *most* bytes of its arguments; None for none."""
-        call, began, ended, redacted_calls, ending = entry
+        """Return the record of a call, with *max_bytes* of its arguments; None: without them."""
+        call, began, ended_at, redacted_calls, ending = entry
         caller, redacted = call.caller, redacted_calls[0] if redacted_calls else None
         fields = self._callers.get((id(caller), call.peer))
         if fields is None or fields.caller is not caller:
@@ -229,9 +209,9 @@ class RecordBuilder:
             outcome = ending.kind if isinstance(ending, Failure) else ending.outcome
             limit = (ending.limit or "") if is_limited(ending) else ""
             if ending.message:
-                values.append(_value(REASON, text(str(ending.message))))
+                values.append(value_of(REASON, text(str(ending.message))))
         if call.correlation is not None:
-            values.append(_value(CORRELATION, text(call.correlation)))
+            values.append(value_of(CORRELATION, text(call.correlation)))
         if redacted is None:
             tool, refused, remarks = asked_tool(call, outcome), outcome in REFUSED, None
         else:
@@ -239,15 +219,15 @@ class RecordBuilder:
             remarks = redacted.remarks if redacted.offer.origin is None else with_origin(redacted)
             if tool != call.name:
                 name = redacted.redaction.clean(caller.tenant_id, call.name)
-                values.append(_value(NAME, text(name)))
-            if id(redacted) in plain:
+                values.append(value_of(NAME, text(name)))
+            if id(redacted) in clear:
                 arguments = str(call.arguments, "utf-8", "replace")
                 values.append((ARGUMENTS, arguments.encode(), _encode(arguments)))
-            elif most is not None and may_show(redacted, outcome):
-                values.append(_value(ARGUMENTS, shown(redacted, most)))
+            elif max_bytes is not None and may_show(redacted, outcome):
+                values.append(value_of(ARGUMENTS, shown_arguments(redacted, max_bytes)))
         prefix, sort = _prefix(caller.tenant_id, tool, call.kind, outcome, refused)
-        side, commitments = _sealed(values, salts)
-        at, took = int((ended + offset) * 1000), int((ended - began) * 1e6)
+        side, commitments = salted_details(values, salts)
+        at, took = int((ended_at + offset) * 1000), int((ended_at - began) * 1e6)
         duration = b',"duration_us":%d' % took if took else b""
         request = b',"request_id":%b' % _encode(call.request_id) if call.request_id else b""
         is_special = remarks or call.idempotency_key is not None or call.depth or limit
@@ -262,25 +242,12 @@ class RecordBuilder:
 
     def _caller_fields(self, caller: TenantContext, peer: str) -> CallerFields:
         person = encode(person_of(caller, peer if self._peers else ""))
-        about = _about(caller.subject_kind, caller.shared_audience)
-        made = CallerFields(caller, _value(CALLER, person), about)
+        members = _caller_members(caller.subject_kind, caller.shared_audience)
+        fields = CallerFields(caller, value_of(CALLER, person), members)
         if len(self._callers) >= MAX_CALLERS:
             self._callers.clear()
-        self._callers[id(caller), peer] = made
-        return made
-
-
-def _only_read(entry: EndedCall) -> bool:
-    """Return whether the call succeeded, and the tool declares that it changes nothing."""
-    redacted_calls, ending = entry[3], entry[4]
-    if ending is not None or not redacted_calls:
-        return False
-    offer = redacted_calls[0].offer
-    return not isinstance(offer, Tool) or offer.effects.read_only
-
-
-def _value(field: bytes, text: str) -> Value:
-    return field, text.encode(), _encode(text)
+        self._callers[id(caller), peer] = fields
+        return fields
 
 
 def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes, bytes]:
@@ -296,24 +263,12 @@ def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes,
     return before, _members(details=details)
 
 
-def with_origin(redacted: RedactedCall) -> Mapping[str, str]:
-    """Return the remarks of a call, with the upstream that defines the called offer."""
-    origin = redacted.offer.origin
-    if origin is None:
-        return redacted.remarks or {}
-    remarks = {**(redacted.remarks or {}), "upstream": text(origin.server)}
-    if isinstance(redacted.offer, Tool):
-        # The URI of a resource could hold personal data, and these details cannot be erased.
-        remarks["upstream_tool"] = text(origin.key)
-    return {**remarks, "definition": text(origin.digest)}
-
-
 def _unreadable(entry: EndedCall, offset: float, problem: Exception) -> NewAuditRecord:
-    call, ended = entry[0], entry[2]
+    call, ended_at = entry[0], entry[2]
     reason = type(problem).__name__
     log.error("audit_record_poor", extra={"request_id": call.request_id, "reason": reason})
     body = RecordBody(
-        at=int((ended + offset) * 1000),
+        at=int((ended_at + offset) * 1000),
         kind="call",
         tenant=call.caller.tenant_id,
         outcome="unreadable",
@@ -322,24 +277,24 @@ def _unreadable(entry: EndedCall, offset: float, problem: Exception) -> NewAudit
     return new_record(body, {})
 
 
-def plain_arguments(redacted_calls: Sequence[RedactedCall], most: int) -> set[int]:
+def plain_arguments(redacted_calls: Sequence[RedactedCall], max_bytes: int) -> set[int]:
     """
     Return the ids of the calls whose arguments are shown as they are.
 
     Their tools take no secrets, and the arguments are short and certain to contain none. That is
-    usual, and costs a fraction of `shown` if it is found out for many calls at once.
+    usual, and costs a fraction of `shown_arguments` if it is found out for many calls at once.
     """
-    found: set[int] = set()
+    clear: set[int] = set()
     for at in range(0, len(redacted_calls), TOGETHER):
         alike: dict[Redactor, list[RedactedCall]] = {}
-        for one in redacted_calls[at : at + TOGETHER]:
-            offer, size = one.offer, len(one.call.arguments)
-            if size <= most and not (offer.secret_arguments or offer.forwards):
-                current = one.version == one.redaction.secrets.version
-                alike.setdefault(one.redactor if current else one.now(), []).append(one)
+        for each in redacted_calls[at : at + TOGETHER]:
+            offer, size = each.offer, len(each.call.arguments)
+            if size <= max_bytes and not (offer.secret_arguments or offer.forwards):
+                current = each.version == each.redaction.secrets.version
+                alike.setdefault(each.redactor if current else each.now(), []).append(each)
         for redactor, group in alike.items():
-            if are_clear([redacted.call.arguments for redacted in group], redactor):
-                found.update(map(id, group))
+            if are_clear([each.call.arguments for each in group], redactor):
+                clear.update(map(id, group))
             else:
-                found.update(id(one) for one in group if are_clear([one.call.arguments], redactor))
-    return found
+                clear |= {id(each) for each in group if are_clear([each.call.arguments], redactor)}
+    return clear

@@ -10,16 +10,9 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from gatepost.audit.batches import WriteAttempt
-from gatepost.audit.chain import is_proven, proven
-from gatepost.audit.checkpoints import (
-    AT_ONCE,
-    CheckpointSigner,
-    Unproven,
-    is_before,
-    last_numbers,
-    pause,
-)
-from gatepost.audit.record import SaltedDetails, decode_side, person_in, ranges_of
+from gatepost.audit.chain import is_proven, proven, ranges_of
+from gatepost.audit.checkpoints import AT_ONCE, CheckpointSigner, Unproven, last_numbers, pause
+from gatepost.audit.record import SaltedDetails, decode_side, person_in
 from gatepost.audit.record_builder import log_record
 from gatepost.audit.writer import AuditWriter
 from gatepost.background import during
@@ -164,8 +157,9 @@ class DetailErasure:
             people = [person_in(side[field][1]) for field in PEOPLE if field in side]
             # A detail that was changed may still name the person.
             return any(
-                one is None or (subject in (one.subject, one.actor) and one.issuer in (issuer, ""))
-                for one in people
+                person is None
+                or (subject in (person.subject, person.actor) and person.issuer in (issuer, ""))
+                for person in people
             )
 
         return await self._erase(tenant, concerns, "subject")
@@ -218,12 +212,12 @@ async def prune(
     must start at a checkpoint.
     """
     trail, removed = records.of(tenant).trail, 0
-    pruned = {one.writer: one.pruned for one in await trail.heads()}
-    while found := await _next_cut(trail, pruned, int(before * 1000)):
+    pruned = {head.writer: head.pruned for head in await trail.heads()}
+    while checkpoint := await _next_cut(trail, pruned, int(before * 1000)):
         # A chain that has not grown since the last removal has nothing to remove.
         through = {
             writer: number
-            for writer, number in last_numbers(found).items()
+            for writer, number in last_numbers(checkpoint).items()
             if number > pruned.get(writer, 0)
         }
         at = int(clock() * 1000)
@@ -231,34 +225,52 @@ async def prune(
             writer: [log_record("retention", tenant, "removed", at, through=str(number))]
             for writer, number in through.items()
         }
-        through[CHECKPOINTS] = found.number
+        through[CHECKPOINTS] = checkpoint.number
         attempt = PruningAttempt(keyring, through=through)
         try:
-            done = await trail.prune(through, {**new_records, CHECKPOINTS: []}, attempt.link)
+            is_pruned = await trail.prune(through, {**new_records, CHECKPOINTS: []}, attempt.link)
         except Unproven:
             log.error("audit_prune_refused", extra={"tenant": tenant})
             break
-        if not done:
+        if not is_pruned:
             break  # another replica removes them
         attempt.report()
         pruned |= through
-        log.info("audit_pruned", extra={"tenant": tenant, "through": found.number})
-        removed = found.number
+        log.info("audit_pruned", extra={"tenant": tenant, "through": checkpoint.number})
+        removed = checkpoint.number
     return removed
 
 
 async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -> Checkpoint | None:
     """Return the checkpoint for the next cut, not too far from the last one."""
-    found, last = None, pruned.get(CHECKPOINTS, 0)
-    for one in await trail.checkpoints():
-        if one.number <= last:
+    cut, last = None, pruned.get(CHECKPOINTS, 0)
+    for checkpoint in await trail.checkpoints():
+        if checkpoint.number <= last:
             continue
-        if found and one.number > last + PRUNED_AT_ONCE:
+        if cut and checkpoint.number > last + PRUNED_AT_ONCE:
             break
-        if not await is_before(trail, one, limit, pruned):
+        if not await is_before(trail, checkpoint, limit, pruned):
             break
-        found = one
-    return found
+        cut = checkpoint
+    return cut
+
+
+async def is_before(
+    trail: TenantTrail, checkpoint: Checkpoint, limit: int, removed: Mapping[int, int]
+) -> bool:
+    """
+    Return whether the last records that it covers are from before *limit* (milliseconds).
+
+    *removed* has the last record of each writer that retention has removed.
+    """
+    ends = last_numbers(checkpoint)
+    for writer, number in ends.items():
+        if number <= removed.get(writer, 0):
+            continue  # an earlier removal has taken it, and the writer has written nothing since
+        last = await trail.chain(writer).rows(number - 1, 1)
+        if not last or last[0].number != number or last[0].at >= limit:
+            return False
+    return bool(ends)
 
 
 class PruningAttempt(WriteAttempt, eq=False):
@@ -268,13 +280,15 @@ class PruningAttempt(WriteAttempt, eq=False):
     """The last removed record of each writer, and the checkpoint."""
 
     def link(
-        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
+        self, chain: ChainKey, stored_head: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
         """Return the next segments and the new head; implements `Link`. Raises Unproven."""
-        made, head = list[Segment](), found
+        new_segments, head = list[Segment](), stored_head
         if chain[1] != CHECKPOINTS:
-            made, head = super().link(chain, found, new_records)
+            new_segments, head = super().link(chain, stored_head, new_records)
         if head is None or not is_proven(head, self.keyring):
             raise Unproven(chain[0])
         pruned = max(head.pruned, self.through[chain[1]])
-        return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), self.keyring)
+        return new_segments, proven(
+            msgspec.structs.replace(head, pruned=pruned, proof=""), self.keyring
+        )

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gatepost.audit.chain import BadRecord, ChainExamination, CoveredEnd, is_proven
+from gatepost.audit.chain import is_proven
+from gatepost.audit.chain_examination import BadRecord, ChainExamination, CoveredEnd
 from gatepost.audit.checkpoints import PublicKeys, Statement, decode, digest_of, is_signed
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
@@ -32,15 +33,15 @@ class SignedCheckpoint(msgspec.Struct, frozen=True):
 
     checkpoint: Checkpoint
     statement: Statement
-    good: bool | None
+    is_valid: bool | None
     """Whether the signature is valid; None if the public key is unknown."""
     is_kept: bool
     """Whether it was stored elsewhere."""
 
     def end(self, writer: int) -> CoveredEnd | None:
         """Return what it says of a writer's chain, if it covers any of its records."""
-        found = self.statement.ends().get(writer)
-        return None if found is None else CoveredEnd(*found, bool(self.good), self.is_kept)
+        end = self.statement.ends().get(writer)
+        return None if end is None else CoveredEnd(*end, bool(self.is_valid), self.is_kept)
 
 
 class Examination:
@@ -54,35 +55,38 @@ class Examination:
     def __init__(self, tenant: str, keys: PublicKeys) -> None:
         self._tenant, self._keys = tenant, keys
         self._signed: list[SignedCheckpoint] = []
-        self._kept: list[SignedCheckpoint] = []
+        self._anchors: list[SignedCheckpoint] = []
         self._base: SignedCheckpoint | None = None
         self.chains: dict[int, ChainExamination] = {}
 
-    def begin(self, signed: Sequence[Checkpoint], kept: Sequence[Checkpoint], after: int) -> None:
+    def begin(
+        self, signed: Sequence[Checkpoint], anchors: Sequence[Checkpoint], after: int
+    ) -> None:
         """
         Verify the checkpoints, and begin after a removed part of *after* records.
 
-        *signed* are stored beside the records, *kept* elsewhere.
+        *signed* are stored beside the records, *anchors* elsewhere.
         """
         for checkpoint in signed:
-            one = self._read(checkpoint)
+            examined = self._read(checkpoint)
             if self._signed:
                 before = self._signed[-1].checkpoint
-                if one.statement.previous != digest_of(before).hex():
-                    raise _bad(
+                if examined.statement.previous != digest_of(before).hex():
+                    raise _error_of(
                         checkpoint,
                         f"its checkpoint does not follow the one of record {before.number}: that "
                         "one was changed, or one between them is gone",
                     )
-            self._signed.append(one)
-        for checkpoint in kept:
-            one = self._read(checkpoint, is_kept=True)
-            if one.good is None:
-                key = one.statement.key
-                raise _bad(checkpoint, f"the key {key} of its checkpoint is not at hand")
-            self._kept.append(one)
+            self._signed.append(examined)
+        for checkpoint in anchors:
+            examined = self._read(checkpoint, is_kept=True)
+            if examined.is_valid is None:
+                key = examined.statement.key
+                raise _error_of(checkpoint, f"the key {key} of its checkpoint is not at hand")
+            self._anchors.append(examined)
         if after:
-            self._base = next((one for one in self._signed if one.checkpoint.number == after), None)
+            bases = (base for base in self._signed if base.checkpoint.number == after)
+            self._base = next(bases, None)
             if self._base is None:
                 raise BadRecord(
                     FIRST_WRITER,
@@ -90,17 +94,17 @@ class Examination:
                     f"records up to {after} are gone, and no checkpoint is left of them",
                 )
         elif self._signed and self._signed[0].statement.previous:
-            raise _bad(self._signed[0].checkpoint, "the checkpoint before its own is gone")
+            raise _error_of(self._signed[0].checkpoint, "the checkpoint before its own is gone")
 
     def chain(self, writer: int) -> ChainExamination:
         """Return the examination of a writer's chain, which begins after the removed part."""
-        if (found := self.chains.get(writer)) is None:
-            ends = [one.end(writer) for one in (*self._signed, *self._kept)]
+        if (examination := self.chains.get(writer)) is None:
+            ends = [checkpoint.end(writer) for checkpoint in (*self._signed, *self._anchors)]
             after = None if self._base is None else self._base.end(writer)
-            covered = [one for one in ends if one is not None]
-            found = ChainExamination(self._tenant, writer, covered, after)
-            self.chains[writer] = found
-        return found
+            covered = [end for end in ends if end is not None]
+            examination = ChainExamination(self._tenant, writer, covered, after)
+            self.chains[writer] = examination
+        return examination
 
     def row(self, row: AuditRow) -> None:
         """Verify the next record of its chain."""
@@ -113,7 +117,7 @@ class Examination:
 
     def named(self) -> set[int]:
         """Return every writer whose chain was examined or is covered by a checkpoint."""
-        named = (one.statement.ends() for one in (*self._signed, *self._kept))
+        named = (signed.statement.ends() for signed in (*self._signed, *self._anchors))
         return {*self.chains, *(writer for ends in named for writer in ends)}
 
     def removed(self, writer: int) -> int:
@@ -127,7 +131,7 @@ class Examination:
         number, digest = (latest.number, digest_of(latest)) if latest else (0, b"")
         if head is None:
             if latest is not None:
-                raise _bad(latest, "the end of the chain of checkpoints is gone")
+                raise _error_of(latest, "the end of the chain of checkpoints is gone")
         elif (head.number, head.hash) != (number, digest):
             raise BadRecord(
                 FIRST_WRITER, head.number, "its checkpoint, the last one, is gone or another one"
@@ -143,22 +147,22 @@ class Examination:
         try:
             statement = decode(checkpoint.statement)
         except msgspec.DecodeError:
-            raise _bad(checkpoint, "its checkpoint cannot be read") from None
+            raise _error_of(checkpoint, "its checkpoint cannot be read") from None
         if (statement.tenant, statement.covers()) != (self._tenant, checkpoint.number):
-            raise _bad(checkpoint, "its checkpoint is that of another record")
-        good = is_signed(checkpoint, statement, self._keys)
-        if good is False:
-            raise _bad(checkpoint, "the signature of its checkpoint is wrong")
-        return SignedCheckpoint(checkpoint, statement, good, is_kept)
+            raise _error_of(checkpoint, "its checkpoint is that of another record")
+        is_valid = is_signed(checkpoint, statement, self._keys)
+        if is_valid is False:
+            raise _error_of(checkpoint, "the signature of its checkpoint is wrong")
+        return SignedCheckpoint(checkpoint, statement, is_valid, is_kept)
 
 
-def _bad(checkpoint: Checkpoint, what: str) -> BadRecord:
+def _error_of(checkpoint: Checkpoint, problem: str) -> BadRecord:
     """Return the error for a checkpoint, which is named by a record that it covers."""
     writer, number = FIRST_WRITER, checkpoint.number
     with contextlib.suppress(msgspec.DecodeError):
         if (statement := decode(checkpoint.statement)).others:
             writer, (number, _) = min(statement.ends().items())
-    return BadRecord(writer, number, what)
+    return BadRecord(writer, number, problem)
 
 
 class VerificationResult(msgspec.Struct, frozen=True):
@@ -167,7 +171,7 @@ class VerificationResult(msgspec.Struct, frozen=True):
     tenant: str
     chains: tuple[ChainExamination, ...]
     """Every chain with records, by writer."""
-    bad: int | None = None
+    bad_number: int | None = None
     """The first record that was changed, in the order of the chains."""
     writer: int = FIRST_WRITER
     """The writer of that record."""
@@ -176,12 +180,12 @@ class VerificationResult(msgspec.Struct, frozen=True):
     @property
     def records(self) -> int:
         """Return the number of records of all chains."""
-        return sum(one.records for one in self.chains)
+        return sum(chain.records for chain in self.chains)
 
     @property
     def erased(self) -> int:
         """Return the number of records whose details were erased, as erasure records say."""
-        return sum(one.erased for one in self.chains)
+        return sum(chain.erased for chain in self.chains)
 
 
 async def verify(
@@ -189,7 +193,7 @@ async def verify(
     tenant: str,
     keys: PublicKeys,
     keyring: KeyRing | None,
-    kept: Sequence[Checkpoint] = (),
+    anchors: Sequence[Checkpoint] = (),
 ) -> VerificationResult:
     """
     Verify a tenant's records in a database; nothing is changed.
@@ -202,34 +206,36 @@ async def verify(
     for _ in range(MAX_READINGS):
         examination = Examination(tenant, keys)
         try:
-            await _examine(examination, records.of(tenant).trail, keyring, kept)
-        except BadRecord as bad:
-            result = verdict(tenant, examination, bad)
+            await _examine(examination, records.of(tenant).trail, keyring, anchors)
+        except BadRecord as error:
+            result = verdict(tenant, examination, error)
         else:
             return verdict(tenant, examination)
-        found = (result.writer, result.bad, result.problem)
-        if found == before:
+        finding = (result.writer, result.bad_number, result.problem)
+        if finding == before:
             break
-        before = found
+        before = finding
     return result
 
 
-def verdict(tenant: str, found: Examination, bad: BadRecord | None = None) -> VerificationResult:
+def verdict(
+    tenant: str, examination: Examination, error: BadRecord | None = None
+) -> VerificationResult:
     """Return the result of an examination."""
-    chains = tuple(one for _, one in sorted(found.chains.items()) if one.records)
-    if bad is None:
+    chains = tuple(chain for _, chain in sorted(examination.chains.items()) if chain.records)
+    if error is None:
         return VerificationResult(tenant, chains)
-    return VerificationResult(tenant, chains, bad.number, bad.writer, str(bad))
+    return VerificationResult(tenant, chains, error.number, error.writer, str(error))
 
 
 async def _examine(
     examination: Examination,
     trail: TenantTrail,
     keyring: KeyRing | None,
-    kept: Sequence[Checkpoint],
+    anchors: Sequence[Checkpoint],
 ) -> None:
     last, signed = await _checkpoints(trail)
-    examination.begin(signed, kept, last.pruned if last is not None else 0)
+    examination.begin(signed, anchors, last.pruned if last is not None else 0)
     # Chains are read after the checkpoints, so that they have what those cover.
     for writer in sorted({*await trail.writers(), *examination.named()}):
         await _examine_chain(examination, trail, writer, keyring)
@@ -249,7 +255,7 @@ async def _checkpoints(trail: TenantTrail) -> tuple[ChainHead | None, list[Check
 
 
 def _head_of(writer: int, heads: Sequence[ChainHead]) -> ChainHead | None:
-    return next((one for one in heads if one.writer == writer), None)
+    return next((head for head in heads if head.writer == writer), None)
 
 
 async def _examine_chain(
@@ -258,20 +264,20 @@ async def _examine_chain(
     if writer < FIRST_WRITER:
         raise BadRecord(writer, 1, "no server writes with this number, so it was added")
     head, chain = _head_of(writer, await trail.heads()), examination.chain(writer)
-    found = await _segments(chain, trail.chain(writer), head)
+    has_records = await _segments(chain, trail.chain(writer), head)
     chain.end()
     chain.removed(through := examination.removed(writer))
     if head is None:
-        if found:
+        if has_records:
             raise BadRecord(writer, 1, "the end of the chain is gone")
         return
     if head.pruned != through:
         raise BadRecord(writer, through + 1, "the end of the chain says that it was removed")
     chain.head(head, keyring)
-    more = await trail.chain(writer).segments(head.number + 1, 1)
+    later_segments = await trail.chain(writer).segments(head.number + 1, 1)
     # The chain may have grown meanwhile.
-    now = _head_of(writer, await trail.heads()) if more else None
-    if more and (now is None or now.number < more[0].first):
+    now = _head_of(writer, await trail.heads()) if later_segments else None
+    if later_segments and (now is None or now.number < later_segments[0].first):
         raise BadRecord(writer, head.number + 1, "it comes after the end of the chain")
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 from time import perf_counter
@@ -17,21 +17,13 @@ from gatepost.audit.batches import (
     RingLinker,
     WriteAttempt,
 )
-from gatepost.audit.record import (
-    AuditEntry,
-    RecordBody,
-    RecordedPerson,
-    RecordKind,
-    encode,
-    person_of,
-    text,
-)
-from gatepost.audit.record_builder import RecordBuilder, new_record
-from gatepost.audit.refusals import MISMATCH, RefusalCounter
+from gatepost.audit.events import AuditEvents
+from gatepost.audit.record import AuditEntry
+from gatepost.audit.record_builder import RecordBuilder
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import FIRST_WRITER
-from gatepost.storage.commit import CommitFailed, CommitFuture, committed
+from gatepost.storage.commit import NO_COMMIT, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.tools.api import Call, Failure
@@ -42,22 +34,14 @@ from gatepost_authz.caller import TenantContext
 
 FIRST_RETRY_S, RETRY_S = 0.05, 1.0
 """The first and the longest pause before a failed batch is retried."""
-QUICK_S = 1.0
-"""A first failure that is faster than this is retried at once."""
 CLOSING_S = 5.0
 """How long a stop waits for the last records."""
 RELAXED_S, MAX_UNWRITTEN = 0.02, 1_000
 """With `durability = "relaxed"`: the pause before a batch, and the records that may wait for it."""
-NO_COMMIT = committed()
-"""What the answer to a call waits for if it waits for no commit."""
 # Not the shared generator of the process, which a tool may have seeded.
 RANDOM = random.SystemRandom()
 
 log = logging.getLogger("gatepost.audit")
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing."""
 
 
 class AuditWriter:
@@ -80,19 +64,20 @@ class AuditWriter:
         redaction: Redaction,
         settings: AuditSettings,
         *,
-        charge: Callable[[TenantContext, int], object] = _ignore,
-        observe: Callable[[float], object] = _ignore,
+        charge: Callable[[TenantContext, int], object] = lambda *_: None,
+        observe: Callable[[float], object] = lambda *_: None,
         listener: Listener | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.refusing = False
-        self.failing = False
-        """Whether the last write failed; it is retried until it succeeds."""
+        self.refusing = self.failing = False
+        """Whether calls are refused, and whether the last write failed, which is retried."""
         self.written = 0
         """Number of records written since the start."""
         self.number = FIRST_WRITER
         """The writer of the chains that new batches extend; see `NumberLease`."""
-        self._records, self._redaction, self._clock = records, redaction, clock
+        self.events = AuditEvents(self._add, redaction, clock)
+        self._refusals = self.events.refusals
+        self._records, self._clock = records, clock
         self._charge, self._observe = charge, observe
         self._builder = RecordBuilder()
         loop = None if listener is None else asyncio.get_running_loop()
@@ -104,7 +89,6 @@ class AuditWriter:
         self._batch: Batch | None = None
         """The batch that is being written; kept until it is durable."""
         self._delayed = DelayedRecords()
-        self._refusals = RefusalCounter(self._add, clock)
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._wake: Callable[[None], object] | None = self._begin
@@ -118,11 +102,11 @@ class AuditWriter:
     def apply(self, settings: AuditSettings) -> None:
         """Apply these settings from now on."""
         self.settings = settings
-        self._refusals.peers = settings.peers
+        self.events.apply(settings)
         self._batch_s = settings.batch_ms / 1000
         self._most_unwritten = MAX_UNWRITTEN if settings.durability == "relaxed" else 0
 
-    def ended(
+    def record_end(
         self,
         call: Call,
         began: float,
@@ -149,76 +133,13 @@ class AuditWriter:
             wake(None)
         return self._commit
 
-    async def note(  # noqa: PLR0913  # each of them is a field of the record
-        self,
-        tenant: str,
-        kind: RecordKind,
-        *,
-        outcome: str,
-        caller: TenantContext | None = None,
-        about: RecordedPerson | None = None,
-        tool: str = "",
-        approval: str = "",
-        request_id: str = "",
-        peer: str = "",
-        details: Mapping[str, str] | None = None,
-        private: Mapping[str, str] | None = None,
-    ) -> None:
-        """
-        Record an event that is not a call; it is durable when this returns.
-
-        *caller* did it, from the address *peer*; it concerns *about*. These can be erased, as can
-        the *private* texts (`reason`, `arguments`…). *details* cannot, so they must not contain
-        personal data. Texts are redacted here. Raises StoreUnavailable.
-        """
-        if not self.settings.enabled:
-            return
-        clean = self._redaction.of(tenant).clean
-        side = {name: text(clean(value)) for name, value in (private or {}).items()}
-        if about is not None:
-            side["about"] = encode(about)
-        if caller is not None:
-            side["caller"] = encode(person_of(caller, peer if self.settings.peers else ""))
-        body = RecordBody(
-            at=int(self._clock() * 1000),
-            kind=kind,
-            tenant=tenant,
-            tool=tool,
-            outcome=outcome,
-            approval=approval,
-            request_id=request_id,
-            subject_kind=caller.subject_kind if caller else "",
-            shared_audience=caller.shared_audience if caller else False,
-            details={name: text(clean(value)) for name, value in (details or {}).items()},
-        )
-        try:
-            await self._add((tenant, new_record(body, side), caller))
-        except CommitFailed as failure:
-            raise StoreUnavailable(f"it could not be put on record: {failure}") from None
-
-    async def differs(self, call: Call, claimed: str) -> None:
-        """Record a call that claimed another tenant; repeated ones of a caller are counted."""
-        if not self.settings.enabled:
-            return
-        caller, reason = call.caller, self._redaction.of(call.caller.tenant_id).clean(claimed)
-        if not self._refusals.count(MISMATCH, call, perf_counter(), reason):
-            await self.note(
-                caller.tenant_id,
-                "tenant_mismatch",
-                outcome="refused",
-                caller=caller,
-                request_id=call.request_id,
-                peer=call.peer,
-                private={"claimed": claimed},
-            )
-
     def _begin(self, _: None = None) -> None:
         self._wake = None
         # The task and its callback keep their context for the life of the process: that of the call
         # with the first record would keep the call in memory.
         context = Context()
         self._task = asyncio.get_running_loop().create_task(self._write(), context=context)
-        self._task.add_done_callback(self._ended, context=context)
+        self._task.add_done_callback(self._on_task_end, context=context)
 
     async def _write(self) -> None:
         """Write whenever records wait, until the writer is closed; retry failed batches."""
@@ -247,7 +168,7 @@ class AuditWriter:
         finally:
             self._wake = self._begin
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _on_task_end(self, task: "asyncio.Task[None]") -> None:
         """Handle the end of the task: release all calls, and keep all records."""
         if self._closing:
             self._settle("the server stops")
@@ -276,19 +197,11 @@ class AuditWriter:
             try:
                 attempt = await self._attempt(batch)
             except StoreUnavailable as outage:
-                quick = not batch.failed and perf_counter() - began < QUICK_S
-                batch.failed = True
-                if quick:
+                if batch.fails(perf_counter() - began):
                     continue
                 if not self.failing:
-                    log.error(
-                        "audit_not_written",
-                        extra={
-                            "records": len(batch.entries),
-                            "reason": str(outage),
-                            "refusing": self.settings.on_failure == "refuse",
-                        },
-                    )
+                    is_refusing = self.settings.on_failure == "refuse"
+                    batch.report_outage(str(outage), is_refusing=is_refusing)
                 return str(outage)
             self._durable(batch, attempt, perf_counter() - began)
             return None
@@ -303,9 +216,9 @@ class AuditWriter:
         if self._most_unwritten and not self._closing:
             await asyncio.sleep(RELAXED_S)
         until = perf_counter() + self._batch_s
-        seen = 0
-        while len(self._waiting) != seen and perf_counter() < until:
-            seen = len(self._waiting)
+        seen_entries = 0
+        while len(self._waiting) != seen_entries and perf_counter() < until:
+            seen_entries = len(self._waiting)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         batch = Batch(self._waiting, self._commit)
@@ -314,27 +227,27 @@ class AuditWriter:
 
     async def _attempt(self, batch: Batch) -> WriteAttempt:
         """Return the attempt that has written the batch; raises StoreUnavailable."""
-        if batch.attempts and (done := await batch.written(self._records)) is not None:
-            return done
+        if batch.attempts and (written := await batch.written(self._records)) is not None:
+            return written
         if not batch.new_records:
             now = (self._clock(), perf_counter())
-            made = await self._builder.built(batch.entries, now, self.settings)
+            built = await self._builder.built(batch.entries, now, self.settings)
             # Kept until the batch is durable: two attempts must not be in two chains.
-            batch.new_records = {(tenant, self.number): new for tenant, new in made.items()}
+            batch.new_records = {(tenant, self.number): new for tenant, new in built.items()}
         linker, earlier = self._linker, tuple(batch.attempts)
-        attempt = WriteAttempt(linker.keyring, linker.known, earlier, after=linker.committed)
+        attempt = WriteAttempt(linker.keyring, linker.last_heads, earlier, after=linker.committed)
         batch.attempts.append(attempt)
         try:
             await self._records.audit.write(batch.new_records, attempt.link)
-        except AlreadyWritten as known:
-            return known.attempt
+        except AlreadyWritten as already_written:
+            return already_written.attempt
         return attempt
 
     def _durable(self, batch: Batch, attempt: WriteAttempt, took: float) -> None:
         """Release the calls of a durable batch, and report it."""
         if self.failing:
             log.info("audit_written_again")
-        if self._commit.kept:
+        if self._commit.durable:
             # With `go_on`, calls did not wait during the outage; from now on they do.
             self._commit = CommitFuture()
         self.refusing = self.failing = False
@@ -360,15 +273,15 @@ class AuditWriter:
     def _settle(self, reason: str | None) -> None:
         """Mark the commits that calls wait for as done, or as failed with *reason*."""
         for commit in (self._commit, *([self._batch.commit] if self._batch else [])):
-            if not commit.kept and commit.reason is None:
+            if not commit.durable and commit.reason is None:
                 commit.resolve(reason)
 
     async def _delay(self) -> None:
         """Build the waiting records, to be written after the batch; keep as many as fit."""
         entries, now = self._waiting[:], (self._clock(), perf_counter())
-        made = await self._builder.built(entries, now, self.settings)
+        built = await self._builder.built(entries, now, self.settings)
         del self._waiting[: len(entries)]
-        self._delayed.add(made, 0 if self._batch is None else len(self._batch.entries))
+        self._delayed.add(built, 0 if self._batch is None else len(self._batch.entries))
 
     async def aclose(self) -> None:
         """Write the remaining records, within a time limit."""

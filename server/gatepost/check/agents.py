@@ -96,9 +96,9 @@ def doubled(
     tables: Iterable[tuple[str, str, Sequence[str]]], kind: str, code: str
 ) -> Iterator[Problem]:
     """Yield a problem for each name that two tables have for one tenant."""
-    seen: list[tuple[str, Sequence[str]]] = []
+    earlier_agents: list[tuple[str, Sequence[str]]] = []
     for table, name, tenants in tables:
-        for earlier_name, earlier_tenants in seen:
+        for earlier_name, earlier_tenants in earlier_agents:
             shared = {*tenants} & {*earlier_tenants}
             every = EVERY_TENANT in tenants or EVERY_TENANT in earlier_tenants
             if name == earlier_name and tenants and earlier_tenants and (shared or every):
@@ -109,4 +109,4 @@ def doubled(
                     setting=f"{table}.name",
                 )
                 break
-        seen.append((name, tenants))
+        earlier_agents.append((name, tenants))

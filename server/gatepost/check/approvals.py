@@ -117,10 +117,10 @@ def _numbers(settings: ApprovalsSettings) -> Iterator[Problem]:
         if number < 1:
             setting = f"approvals.{name}"
             yield Problem("config.E016", f"`{setting}` must be more than 0", setting=setting)
-    yield from _holds(settings)
+    yield from _hold_problems(settings)
 
 
-def _holds(settings: ApprovalsSettings) -> Iterator[Problem]:
+def _hold_problems(settings: ApprovalsSettings) -> Iterator[Problem]:
     ranges = {
         "keep_s": (0.0, math.inf),
         "denials": (0.0, math.inf),

@@ -157,8 +157,8 @@ def _files(source: str) -> Iterator[Path]:
     else:
         # Parent packages run first.
         names = source.split(".")
-        above = (".".join(names[: n + 1]) for n in range(len(names)))
-        sources = [getattr(sys.modules.get(name), "__file__", None) for name in above]
+        packages = (".".join(names[: n + 1]) for n in range(len(names)))
+        sources = [getattr(sys.modules.get(name), "__file__", None) for name in packages]
     for file in filter(None, sources):
         yield Path(file)
         yield Path(cache_from_source(os.path.abspath(file)))

@@ -15,7 +15,7 @@ from gatepost_authz.discovery import Discovery, IssuerMetadata, find_document, n
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspector import Introspectors
-from gatepost_authz.issuer_key_sets import KeyLocation, asks, location_of
+from gatepost_authz.issuer_key_sets import KeyLocation, is_introspected, location_of
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.reasons import FETCH_ADVICE, RULES
 
@@ -158,7 +158,7 @@ class IssuerCheck:
             yield "clients name a metadata document" if by_url else "clients are registered by hand"
 
     async def _key_set(self) -> str:
-        opaque_only = asks(self._trusted) and not self._trusted.introspects_signed
+        opaque_only = is_introspected(self._trusted) and not self._trusted.introspects_signed
         if opaque_only and not self._trusted.settings.jwks_uri:
             return ""
         source = KeyLocation(self._issuer, self._trusted, self._fetcher, self._discovery)
@@ -172,7 +172,7 @@ class IssuerCheck:
         return f"{len(keys)} usable key{'s' * (len(keys) != 1)} ({', '.join(names)})"
 
     async def _introspection(self) -> str:
-        if not asks(self._trusted):
+        if not is_introspected(self._trusted):
             return ""
         try:
             await self._introspectors.of(self._trusted).ask(secrets.token_urlsafe(32))

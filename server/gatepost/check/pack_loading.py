@@ -82,7 +82,7 @@ def _add_registered(packs: list[Pack], problems: list[Problem], name: str, setti
         pack = registered[name]
         extra = pack.registration.extra
         requirement = None if extra is None else f"{pack.distribution}[{extra}]"
-        _add(packs, problems, pack.registration.place, setting, requirement)
+        _add(packs, problems, pack.registration.source, setting, requirement)
         return
     similar = difflib.get_close_matches(name, registered, n=1, cutoff=0.5)
     hint = (

@@ -24,17 +24,16 @@ from gatepost.cli.stores import table as in_columns
 from gatepost.config.references import resolved_setting
 from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
-from gatepost.dashboard.escaping import shown
+from gatepost.dashboard.escaping import plain_text
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.approvals.approval_request import (
-    USES,
     ApprovalGrant,
     ApprovalRequest,
     DisplayedParty,
     Operator,
     Undecidable,
 )
-from gatepost.policy.approvals.request_lists import WaitingPage, place_at
+from gatepost.policy.approvals.request_lists import USES, WaitingPage, place_at
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.approvals import ApprovalServices
@@ -77,7 +76,7 @@ def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
 
     async def look(service: ApprovalService) -> WaitingPage:
         if past:
-            return WaitingPage(tuple(await service.history(tenant, most=DECIDED_SHOWN)))
+            return WaitingPage(tuple(await service.history(tenant, max_requests=DECIDED_SHOWN)))
         return await service.waiting_page(tenant, position)
 
     page = with_approvals(path, tenant, look)
@@ -108,10 +107,10 @@ def show(request_id: str, tenant: str, path: Path) -> None:
     request = with_approvals(path, tenant, lambda service: request_of(service, tenant, request_id))
     print_request(request)
     if request.state == "waiting":
-        again = f"--tenant {tenant} {request.id}"
+        selector = f"--tenant {tenant} {request.id}"
         click.echo("\nTo approve or reject this request:")
-        click.echo(f"gatepost approvals approve {again} --digest {request.digest}")
-        click.echo(f"gatepost approvals reject {again} --reason WHY")
+        click.echo(f"gatepost approvals approve {selector} --digest {request.digest}")
+        click.echo(f"gatepost approvals reject {selector} --reason WHY")
     elif request.state == "rejected" and request.kind == "script":
         click.echo("\nTo approve this script anyway:")
         click.echo(
@@ -144,12 +143,13 @@ def approve(request_id: str, digest: str | None, comment: str, tenant: str, path
         path,
         tenant,
         lambda service: service.approve(
-            tenant, request_id, Operator(administrator()), seen=digest, reason=comment
+            tenant, request_id, Operator(administrator()), seen_digest=digest, reason=comment
         ),
     )
     if request.state == "waiting":
         click.echo(
-            f"Approved {request.given} of {request.needed} times. Another person must approve too."
+            f"Approved {request.approvals_given} of {request.needed} times. "
+            "Another person must approve too."
         )
     else:
         click.echo(f"{request.id} is approved: {visible(request.tool)} can run.")
@@ -174,12 +174,13 @@ def reject(request_id: str, reason: str, tenant: str, path: Path) -> None:
 @config_option
 def grants(tenant: str, path: Path) -> None:
     """List grants in force."""
-    given = with_approvals(path, tenant, lambda service: service.granting.all(tenant))
-    if not given:
+    active_grants = with_approvals(path, tenant, lambda service: service.granting.all(tenant))
+    if not active_grants:
         click.echo(f"Tenant {tenant} has no grants.")
         return
     table(
-        ("ID", "TOOL", "CALLER", "ARGUMENTS", "LEFT", "UNTIL"), [granted(grant) for grant in given]
+        ("ID", "TOOL", "CALLER", "ARGUMENTS", "LEFT", "UNTIL"),
+        [granted(grant) for grant in active_grants],
     )
 
 
@@ -220,7 +221,7 @@ def print_request(request: ApprovalRequest) -> None:
         ("since", time_text(request.created_at)),
         ("until", time_text(request.until)),
         ("why", request.reason),
-        ("approvals", f"{request.given} of {request.needed}"),
+        ("approvals", f"{request.approvals_given} of {request.needed}"),
     ]
     for name, value in rows:
         if value:
@@ -232,10 +233,10 @@ def print_request(request: ApprovalRequest) -> None:
         if arguments is not None and request.kind == "call":
             click.echo(f"{name}:")
             for line in readable(arguments):
-                click.echo(f"  {visible(shown(line))}")
+                click.echo(f"  {visible(plain_text(line))}")
     # Split at line feeds only: other line separators could forge lines here.
     for line in (request.content or "").removesuffix("\n").split("\n") if request.content else ():
-        click.echo(f"  {visible(shown(line))}")
+        click.echo(f"  {visible(plain_text(line))}")
 
 
 def readable(arguments: bytes) -> list[str]:
@@ -301,9 +302,9 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
         secrets = SecretCache(SecretStore(records, keyring))
         secrets.keep_own(own_secrets(config))
         redaction = Redaction(secrets)
-        await redaction.ready(tenant)
+        await redaction.prepare(tenant)
         async with aclosing(AuditWriter(records, keyring, redaction, config.audit)) as writer:
-            revocations = Revocations(records, ended=lambda new: None)
+            revocations = Revocations(records, on_revoked=lambda new: None)
             revocations.configure(config.tenancy.suspended)
             await revocations.look()
             shared = records, shared_store, keyring

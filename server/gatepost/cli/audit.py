@@ -95,14 +95,14 @@ def verify_(
         click.echo("There are no records.")
     for result in results:
         click.echo(verdict_text(result))
-    if any(result.bad is not None for result in results):
+    if any(result.bad_number is not None for result in results):
         raise click.exceptions.Exit(1)
 
 
 def verdict_text(result: VerificationResult) -> str:
     """Return a verdict as text."""
-    if result.bad is not None:
-        record = record_id(result.writer, result.bad)
+    if result.bad_number is not None:
+        record = record_id(result.writer, result.bad_number)
         return f"{result.tenant}: record {record} is bad: {result.problem}."
     text = f"{result.tenant}: {result.records} records are valid"
     for chain in result.chains:

@@ -33,7 +33,7 @@ def backup(file: Path, path: Path) -> None:
     The copy is consistent, unlike a plain copy of the file. Also back up the workspaces and, in
     another place, the key ring. See docs/storage.md.
     """
-    config = configured(path, needs=("storage.database",))
+    config = configured(path, settings=("storage.database",))
     url = resolved_setting(config.storage.database)
     if scheme_of(url) != "sqlite":
         raise click.ClickException("This command supports SQLite only. Use pg_dump for PostgreSQL.")

@@ -53,8 +53,8 @@ def check(path: Path, online: bool) -> None:
 def show_rules(config: Config) -> None:
     """Print which tokens of each issuer are accepted, and what decides it."""
     for issuer in config.issuers:
-        off = "" if issuer.enabled else ", off"
-        click.echo(f"Tokens of {visible(issuer.issuer)} (preset {issuer.preset}{off}):")
+        suffix = "" if issuer.enabled else ", off"
+        click.echo(f"Tokens of {visible(issuer.issuer)} (preset {issuer.preset}{suffix}):")
         for rule in effective_rules(issuer, config.resource):
             source = f"issuers.{rule.setting}" if rule.setting else "preset"
             click.echo(f"  {rule.name}: {visible(rule.text)} [{source}]")

@@ -77,12 +77,14 @@ def check_store(config: Config) -> None:
         )
 
 
-def fit_for(path: Path, needs: tuple[str, ...]) -> Config:
-    """Return the configuration if the settings *needs* have no errors; else exit 1."""
+def fit_for(path: Path, settings: tuple[str, ...]) -> Config:
+    """Return the configuration if these *settings* have no errors; else exit 1."""
     config, _, problems = examine(path)
     if config is not None:
         problems = [
-            problem for problem in problems if problem.setting in needs and problem.level == "error"
+            problem
+            for problem in problems
+            if problem.setting in settings and problem.level == "error"
         ]
     show(problems)
     if config is None or problems:

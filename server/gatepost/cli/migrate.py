@@ -22,7 +22,7 @@ def migrate(path: Path, check: bool) -> None:
         click.echo("There is nothing to migrate, because `storage.database` is in memory.")
         return
     # Imported on use, because only this command needs the database drivers at this point.
-    sql = importlib.import_module(DATABASES[scheme_of(url)].place)
+    sql = importlib.import_module(DATABASES[scheme_of(url)].module)
     try:
         if check:
             asyncio.run(sql.check(url))

@@ -73,8 +73,10 @@ def list_tools(as_json: bool, **options: Any) -> None:
         click.echo(printed(tools))
         return
     for tool in tools:
-        does = str(tool.get("description") or "").partition("\n")[0]
-        click.echo(visible(f"{tool.get('name')}({', '.join(arguments_of(tool))})  {does}").rstrip())
+        summary = str(tool.get("description") or "").partition("\n")[0]
+        click.echo(
+            visible(f"{tool.get('name')}({', '.join(arguments_of(tool))})  {summary}").rstrip()
+        )
 
 
 @click.command("call", short_help="Call a tool of any MCP server.")
@@ -288,8 +290,8 @@ def lines_of(result: Mapping[str, Any]) -> list[str]:
         if isinstance(inner.get("text"), str):
             lines += [visible(line) for line in inner["text"].split("\n")]
         else:
-            about = inner.get("mimeType") or inner.get("uri") or ""
-            lines.append(visible(f"[{block.get('type')} {about}; --json prints its data]"))
+            content_name = inner.get("mimeType") or inner.get("uri") or ""
+            lines.append(visible(f"[{block.get('type')} {content_name}; --json prints its data]"))
     return lines
 
 

@@ -140,21 +140,21 @@ async def undone(revocation_id: str, stores: OpenStores) -> None:
     for record in revocations:
         await stores.records.revocations.delete(record.tenant, record.id)
         await notify(stores.shared_store)
-        ended = "Hold ended for calls with" if record.is_hold else "Revocation undone for"
-        click.echo(f"{ended} {tokens_text(record)}. Expired tokens are still refused.")
+        message = "Hold ended for calls with" if record.is_hold else "Revocation undone for"
+        click.echo(f"{message} {tokens_text(record)}. Expired tokens are still refused.")
         await on_record(stores, record, "undone")
 
 
 async def on_record(stores: OpenStores, record: RevocationRecord, outcome: str) -> None:
     """Record the revocation; the person is in a field that can be erased."""
-    about = RecordedPerson(record.issuer, record.subject) if record.subject else None
+    person = RecordedPerson(record.issuer, record.subject) if record.subject else None
     details = {"id": record.id, "client": record.client, "issuer": record.issuer}
     if record.blocked_until:
         details["until"] = moment(record.blocked_until)
     filled = {name: value for name, value in details.items() if value}
     reason = record.reason if outcome == "revoked" else ""
     await stores.note(
-        record.tenant, "revocation", outcome, about=about, reason=reason, details=filled
+        record.tenant, "revocation", outcome, person=person, reason=reason, details=filled
     )
 
 

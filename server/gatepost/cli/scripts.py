@@ -121,7 +121,7 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
         raise click.ClickException(f"Tenant {tenant} has no script {name}.")
     show(script, before, tenant)
     if rejection is not None:
-        warning = f"{rejection.by.shown} rejected this content. {rejection.reason}"
+        warning = f"{rejection.by.display_name} rejected this content. {rejection.reason}"
         click.echo(visible(warning.rstrip()))
 
 
@@ -175,12 +175,12 @@ async def rows_of(tenant_scripts: TenantScripts) -> list[tuple[str, str, str, st
         await tenant_scripts.approvals.rejected(),
     )
     rows = [
-        row("approved", approval, approval.approver.shown if approval.approver else "")
+        row("approved", approval, approval.approver.display_name if approval.approver else "")
         for approval in approved.values()
     ]
     rows += [row("waits", review, review.caller.subject) for review in waiting]
     rows += [
-        row("rejected", rejection.review, rejection.by.shown, at=rejection.at)
+        row("rejected", rejection.review, rejection.by.display_name, at=rejection.at)
         for rejection in rejected
     ]
     digests = {review.digest for review in (*approved.values(), *waiting)}

@@ -249,7 +249,9 @@ def on_record(config: Config, tenant: str, name: str, outcome: str) -> None:
             aclosing(records),
             aclosing(AuditWriter(records, keyring, Redaction(), config.audit)) as audit_writer,
         ):
-            await audit_writer.note(tenant, "secret", outcome=outcome, details={"secret": name})
+            await audit_writer.events.note(
+                tenant, "secret", outcome=outcome, details={"secret": name}
+            )
 
     try:
         asyncio.run(work())

@@ -45,10 +45,10 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
     part_done("configuration, tools and their checks")
 
     def reread() -> tuple[Config, Toolbox] | None:
-        again, tools, problems = examine(path, workers=workers)
+        config, tools, problems = examine(path, workers=workers)
         show(problems)
-        broken = again is None or any(problem.level == "error" for problem in problems)
-        return None if broken or again is None else (again, tools)
+        broken = config is None or any(problem.level == "error" for problem in problems)
+        return None if broken or config is None else (config, tools)
 
     try:
         keyring = keyring_of(config)

@@ -159,7 +159,7 @@ def as_cef(tenant: str, record: AuditRecord, version: str) -> str:
 
 
 def _cef_extension(tenant: str, record: AuditRecord) -> str:
-    caller, about = record.caller, record.about
+    caller, person = record.caller, record.person
     fields = {
         "rt": str(record.at),
         "externalId": record.id,
@@ -171,8 +171,8 @@ def _cef_extension(tenant: str, record: AuditRecord) -> str:
         "suser": caller.name if caller else "",
         "sourceServiceName": caller.client if caller else "",
         **_cef_source(caller.peer if caller else ""),
-        "duid": about.subject if about else "",
-        "duser": about.name if about else "",
+        "duid": person.subject if person else "",
+        "duser": person.name if person else "",
         "cnt": str(record.times),
         "cn1Label": "durationMs",
         "cn1": str(round(record.duration_us / 1000)),

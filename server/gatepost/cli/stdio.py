@@ -111,7 +111,7 @@ async def _read(pipes: Pipes, protocol: Stdio, limit: int) -> None:
     async for chunk in pipes.chunks():
         for line in lines.cut(chunk):
             await (protocol.take(line) if isinstance(line, bytes) else protocol.refuse(too_long))
-    for line in lines.rest():
+    for line in lines.unfinished_line():
         await (protocol.take(line) if isinstance(line, bytes) else protocol.refuse(too_long))
 
 

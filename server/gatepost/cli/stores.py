@@ -34,9 +34,9 @@ SETTINGS = ("storage.database", "storage.shared")
 """The settings that these commands need; problems of other settings are ignored."""
 
 
-def configured(path: Path, *, needs: tuple[str, ...] = SETTINGS) -> Config:
+def configured(path: Path, *, settings: tuple[str, ...] = SETTINGS) -> Config:
     """Return the configuration if it names a database that servers share; else exit 1."""
-    config = fit_for(path, needs)
+    config = fit_for(path, settings)
     check_store(config)
     return config
 
@@ -57,7 +57,7 @@ class OpenStores(msgspec.Struct, frozen=True):
         kind: Literal["tenant", "revocation"],
         outcome: str,
         *,
-        about: RecordedPerson | None = None,
+        person: RecordedPerson | None = None,
         reason: str = "",
         details: Mapping[str, str] | None = None,
     ) -> None:
@@ -66,11 +66,11 @@ class OpenStores(msgspec.Struct, frozen=True):
             return
         private = {"by": administrator()} | ({"reason": reason} if reason else {})
         try:
-            await self.audit_writer.note(
+            await self.audit_writer.events.note(
                 tenant or EVERY_TENANT,
                 kind,
                 outcome=outcome,
-                about=about,
+                person=person,
                 details=details,
                 private=private,
             )

@@ -99,7 +99,7 @@ async def _verified(
         try:
             caller.require(frozenset(config.scopes.baseline))
         except AuthError as refusal:
-            refusal.about(issuer=caller.issuer, tenant=caller.tenant_id)
+            refusal.with_details(issuer=caller.issuer, tenant=caller.tenant_id)
             raise
         suspended = caller.tenant_id in config.tenancy.suspended
         return caller, suspended or (revocations is not None and revocations.is_suspended(caller))
@@ -118,7 +118,7 @@ async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revoca
         try:
             records = await open_records(database)
             closing.push_async_callback(records.aclose)
-            revocations = Revocations(records, ended=lambda new: None)
+            revocations = Revocations(records, on_revoked=lambda new: None)
             revocations.configure(config.tenancy.suspended)
             await revocations.look()
         except (StoreRefused, StoreUnavailable) as outage:

@@ -7,8 +7,7 @@ import click
 import msgspec
 
 from gatepost.cli.configuration import checked_configuration, config_option
-from gatepost.policy.approvals.policies import Plan
-from gatepost.policy.approvals.tool_policies import plan_of
+from gatepost.policy.approvals.tool_policies import Plan, plan_of
 from gatepost.tools.api import Offer, Tool
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 
@@ -73,9 +72,19 @@ def table(offers: list[Offer], plan: Plan) -> str:
     rows = [("NAME", "KIND", "PACK", "SCOPES", "HINTS", "APPROVAL", "DOES")]
     for offer in offers:
         scopes = " ".join(sorted(offer.scopes)) or "-"
-        does = offer.description.partition("\n")[0]
-        needs = approval(offer, plan) or "-"
-        rows.append((offer.key, KINDS[type(offer)], offer.pack, scopes, hints(offer), needs, does))
+        summary = offer.description.partition("\n")[0]
+        approval_text = approval(offer, plan) or "-"
+        rows.append(
+            (
+                offer.key,
+                KINDS[type(offer)],
+                offer.pack,
+                scopes,
+                hints(offer),
+                approval_text,
+                summary,
+            )
+        )
     widths = [max(len(row[at]) for row in rows) for at in range(6)]
     lines = ("  ".join([*map(str.ljust, row[:6], widths), row[6]]) for row in rows)
     return "\n".join(line.rstrip() for line in lines)

@@ -55,7 +55,7 @@ def with_upstreams(
     path: Path, tenant: str | None, do: Callable[[UpstreamServices], Awaitable[T]]
 ) -> T:
     """Run *do* with the registry of a configuration; its errors end the command."""
-    config = configured(path, needs=NEEDS)
+    config = configured(path, settings=NEEDS)
     if tenant is not None:
         check_tenant(config, tenant)
 

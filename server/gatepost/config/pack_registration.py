@@ -31,7 +31,7 @@ class PackRegistration(msgspec.Struct, frozen=True):
     is off is never imported.
     """
 
-    place: str
+    source: str
     """The module that defines the pack."""
     extra: str | None = None
     """The extra of the distribution that installs what the pack needs."""
@@ -90,10 +90,10 @@ def registrations() -> Registrations:
     """Return what the installed distributions register; it is read once per process."""
     packs: dict[str, RegisteredPack] = {}
     faults: list[RegistrationFault] = []
-    for point in sorted(entry_points(group=GROUP), key=_order):
-        distribution = _distribution(point)
+    for entry_point in sorted(entry_points(group=GROUP), key=_order):
+        distribution = _distribution(entry_point)
         try:
-            packs_found = dict(_packs_of(point, distribution))
+            packs_found = dict(_packs_of(entry_point, distribution))
         except LOADING_ERRORS as error:
             faults.append(RegistrationFault(distribution, f"{type(error).__name__}: {error}"))
             continue
@@ -116,10 +116,10 @@ def object_at(reference: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _packs_of(point: EntryPoint, distribution: str) -> Iterator[tuple[str, RegisteredPack]]:
-    for name, registration in point.load().items():
+def _packs_of(entry_point: EntryPoint, distribution: str) -> Iterator[tuple[str, RegisteredPack]]:
+    for name, registration in entry_point.load().items():
         if not isinstance(name, str) or not isinstance(registration, PackRegistration):
-            raise TypeError(f"{point.value} must map names to PackRegistration")
+            raise TypeError(f"{entry_point.value} must map names to PackRegistration")
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a name for a pack")
         settings = object_at(registration.settings) if registration.settings else None
@@ -130,10 +130,10 @@ def _packs_of(point: EntryPoint, distribution: str) -> Iterator[tuple[str, Regis
         yield name, RegisteredPack(registration, distribution, settings)
 
 
-def _order(point: EntryPoint) -> tuple[bool, str, str]:
-    distribution = _distribution(point)
-    return distribution != OWN_DISTRIBUTION, distribution, point.name
+def _order(entry_point: EntryPoint) -> tuple[bool, str, str]:
+    distribution = _distribution(entry_point)
+    return distribution != OWN_DISTRIBUTION, distribution, entry_point.name
 
 
-def _distribution(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else point.value
+def _distribution(entry_point: EntryPoint) -> str:
+    return entry_point.dist.name if entry_point.dist is not None else entry_point.value

@@ -33,8 +33,8 @@ class StaticCredential:
     ) -> None:
         self._tenant, self._secrets, self._read = tenant, secrets, read
         self._clock = clock
-        self._held: SignedHeaders | None = None
-        self._seen = -1
+        self._cached_headers: SignedHeaders | None = None
+        self._secrets_version = -1
         self._until = 0.0
         self._lock = asyncio.Lock()
 
@@ -53,15 +53,15 @@ class StaticCredential:
             except StoreUnavailable:
                 raise CredentialUnavailable("The database does not answer.") from None
             headers = await self._read()
-            self._held = signed = SignedHeaders(headers, version_of(headers))
-            self._seen = self._secrets.known_secrets(self._tenant).version
+            self._cached_headers = signed = SignedHeaders(headers, version_of(headers))
+            self._secrets_version = self._secrets.known_secrets(self._tenant).version
             self._until = self._clock() + CACHED_S
             return signed
 
     async def refused(self, headers: SignedHeaders) -> bool:
         """Implement `OutboundCredential`: an operator may have replaced the secret."""
-        if self._held is not None and self._held.version == headers.version:
-            self._held = None
+        if self._cached_headers is not None and self._cached_headers.version == headers.version:
+            self._cached_headers = None
         try:
             return (await self.headers()).version != headers.version
         except CredentialUnavailable:
@@ -69,9 +69,13 @@ class StaticCredential:
 
     def _fresh(self) -> SignedHeaders | None:
         loaded = self._secrets.loaded(self._tenant)
-        if loaded is None or loaded.version != self._seen or self._clock() >= self._until:
+        if (
+            loaded is None
+            or loaded.version != self._secrets_version
+            or self._clock() >= self._until
+        ):
             return None
-        return self._held
+        return self._cached_headers
 
 
 def version_of(headers: Mapping[str, str]) -> str:

@@ -71,7 +71,7 @@ class CredentialRegistry:
     def __init__(self, services: CredentialServices) -> None:
         self._services, self._secrets = services, services.secrets
         self._tables: Mapping[str, CredentialSettings] = {}
-        self._kept: dict[tuple[object, ...], OutboundCredential] = {}
+        self._credentials: dict[tuple[object, ...], OutboundCredential] = {}
 
     def apply(self, config: Config) -> None:
         """Use the tables of *config* from now on."""
@@ -93,7 +93,9 @@ class CredentialRegistry:
         if table.hosts and (problem := self._problem(name, table, url)):
             return DeniedCredential(problem)
         key = ("named", tenant, name, url, repr(table))
-        credential = self._kept.get(key) or self._keep(key, self._made(tenant, name, url, table))
+        credential = self._credentials.get(key) or self._keep(
+            key, self._new_credential(tenant, name, url, table)
+        )
         return (
             CombinedCredential(credential, self.referred(tenant, url, "", headers))
             if headers
@@ -121,20 +123,22 @@ class CredentialRegistry:
         if not api_key and not headers:
             return NoCredential()
         key = ("referred", tenant, url, api_key, tuple(sorted(headers.items())))
-        cached = self._kept.get(key)
+        cached = self._credentials.get(key)
         return cached or self._keep(key, self._static(tenant, url, api_key, headers))
 
     def sealed(self, tenant: str, key: tuple[object, ...], read: ReadHeaders) -> OutboundCredential:
         """Return the credential of headers that *read* opens; *key* is their server's revision."""
         at = ("sealed", tenant, *key)
-        return self._kept.get(at) or self._keep(at, StaticCredential(tenant, self._secrets, read))
+        return self._credentials.get(at) or self._keep(
+            at, StaticCredential(tenant, self._secrets, read)
+        )
 
     async def aclose(self) -> None:
         """End what runs."""
-        for credential in self._kept.values():
+        for credential in self._credentials.values():
             if isinstance(credential, ClientCredential):
                 await credential.aclose()
-        self._kept.clear()
+        self._credentials.clear()
 
     def _problem(self, name: str, table: CredentialSettings, url: str) -> str | None:
         """Return why the credential is not sent to *url*, or None."""
@@ -147,7 +151,7 @@ class CredentialRegistry:
         bound = " and ".join(table.hosts)
         return f"The credential {name!r} is bound to {bound} and is not sent to {target}."
 
-    def _made(
+    def _new_credential(
         self, tenant: str, name: str, url: str, table: CredentialSettings
     ) -> OutboundCredential:
         if table.type == "static":
@@ -182,7 +186,7 @@ class CredentialRegistry:
         return StaticCredential(tenant, self._secrets, read)
 
     def _keep(self, key: tuple[object, ...], credential: OutboundCredential) -> OutboundCredential:
-        if len(self._kept) >= MAX_KEPT:
-            self._kept.pop(next(iter(self._kept)))
-        self._kept[key] = credential
+        if len(self._credentials) >= MAX_KEPT:
+            self._credentials.pop(next(iter(self._credentials)))
+        self._credentials[key] = credential
         return credential

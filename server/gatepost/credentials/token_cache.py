@@ -171,8 +171,8 @@ class TokenCache:
 
 def usable(token: str) -> bool:
     """Return whether a token can be encrypted and redacted, and sent in a header."""
-    plain = token.isascii() and token.isprintable() and " " not in token
-    return plain and MIN_CHARACTERS <= len(token) <= MAX_BYTES
+    is_plain_text = token.isascii() and token.isprintable() and " " not in token
+    return is_plain_text and MIN_CHARACTERS <= len(token) <= MAX_BYTES
 
 
 def _digest(token: str) -> str:

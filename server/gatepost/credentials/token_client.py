@@ -80,7 +80,7 @@ class TokenClient:
         self._outbound, self._secrets = services.outbound, services.secrets
         self._keyring = services.keyring
         self._clock = clock
-        self._found: TokenEndpoint | None = None
+        self._cached_endpoint: TokenEndpoint | None = None
         self._found_until = 0.0
 
     async def issue(self) -> IssuedToken:
@@ -120,13 +120,15 @@ class TokenClient:
         settings = self._settings
         if settings.token_endpoint:
             return TokenEndpoint(settings.token_endpoint, settings.issuer)
-        if self._found is None or self._clock() >= self._found_until:
+        if self._cached_endpoint is None or self._clock() >= self._found_until:
             sender, issuer, resource = self._outbound.of(self._tenant), settings.issuer, ""
             if not issuer:
                 issuer, resource = await discovered(sender, self._url)
-            self._found = TokenEndpoint(await endpoint_of(sender, issuer), issuer, resource)
+            self._cached_endpoint = TokenEndpoint(
+                await endpoint_of(sender, issuer), issuer, resource
+            )
             self._found_until = self._clock() + DISCOVERED_S
-        return self._found
+        return self._cached_endpoint
 
     async def _authentication(self, endpoint: TokenEndpoint) -> Callable[[], Credentials]:
         settings = self._settings
@@ -202,14 +204,14 @@ class ClientCredential:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._cache, self._clock = client, cache, clock
-        self._held: CachedToken | None = None
+        self._cached_token: CachedToken | None = None
         self._refused_id, self._refused_at = "", float("-inf")
         self._failure: tuple[float, CredentialUnavailable] | None = None
         self._renewing: asyncio.Task[CachedToken] | None = None
 
     async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
         """Implement `OutboundCredential`."""
-        cached, now = self._held, self._clock()
+        cached, now = self._cached_token, self._clock()
         if cached is not None and now < cached.renew_at:
             return signed(cached)
         valid = cached is not None and now < cached.expires_at
@@ -227,12 +229,12 @@ class ClientCredential:
 
     async def refused(self, headers: SignedHeaders) -> bool:
         """Implement `OutboundCredential`: a new token is worth one attempt."""
-        cached, now = self._held, self._clock()
+        cached, now = self._cached_token, self._clock()
         if cached is None or cached.id != headers.version:
             return True  # another request has renewed it already
         if now < self._refused_at + REFUSED_S:
             return False
-        self._refused_id, self._refused_at, self._held = cached.id, now, None
+        self._refused_id, self._refused_at, self._cached_token = cached.id, now, None
         return True
 
     async def aclose(self) -> None:
@@ -262,7 +264,7 @@ class ClientCredential:
             return
         error = task.exception()
         if error is None:
-            self._held, self._failure = task.result(), None
+            self._cached_token, self._failure = task.result(), None
         elif isinstance(error, CredentialUnavailable):
             log.warning("credential_unavailable", extra={"reason": str(error)})
             self._failure = (self._clock() + PAUSE_S, error)

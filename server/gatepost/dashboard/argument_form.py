@@ -29,7 +29,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     kind: FieldKind
     text: str = ""
     """The content of the field."""
-    given: bool = True
+    is_set: bool = True
     """Whether the call has this argument."""
     required: bool = False
     description: str = ""
@@ -107,7 +107,7 @@ def filled(fields: Sequence[Field], form: Mapping[str, str]) -> Filled:
             after.append(field)
             continue
         text = text.replace("\r\n", "\n")
-        omitted = field.given and not field.required and field.omit_key in form
+        omitted = field.is_set and not field.required and field.omit_key in form
         now = msgspec.structs.replace(field, text=text, omitted=omitted)
         if omitted:
             removed.add(field.name)
@@ -128,7 +128,7 @@ def _field(
     description = schema.get("description")
     common: dict[str, Any] = {
         "name": name,
-        "given": is_given,
+        "is_set": is_given,
         "required": required,
         "description": description if isinstance(description, str) else "",
         "type": _type(schema),

@@ -6,12 +6,11 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from gatepost.audit.chain import START, hash_of
+from gatepost.audit.chain import START, commitment, hash_of
 from gatepost.audit.checkpoints import last_numbers
 from gatepost.audit.record import (
     AuditRecord,
     RecordKind,
-    commitment,
     decode_numbered,
     decode_side,
     read,

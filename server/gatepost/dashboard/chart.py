@@ -87,7 +87,7 @@ def columns(intervals: Sequence[ChartInterval], kinds: Sequence[str], *, step_s:
             for level in levels(top)
         ),
         marks=tuple(
-            AxisLabel(round(LEFT + (at + 0.5) * width, 1), _short(interval.start, step_s))
+            AxisLabel(round(LEFT + (at + 0.5) * width, 1), _short_label(interval.start, step_s))
             for at, interval in enumerate(intervals)
             if at % every == 0
         ),
@@ -127,7 +127,7 @@ def _column(
             height = count * scale
             bottom -= height
             parts.append(ColumnPart(kind, round(bottom, 1), round(height, 1)))
-    label = _long(interval.start, step_s)
+    label = _long_label(interval.start, step_s)
     title = ", ".join(
         f"{count} {kind}" for kind, count in zip(kinds, interval.counts, strict=True) if count
     )
@@ -141,12 +141,12 @@ def _column(
     )
 
 
-def _short(start: float, step_s: float) -> str:
+def _short_label(start: float, step_s: float) -> str:
     moment = datetime.fromtimestamp(start, UTC)
     return f"{moment:%H:%M}" if step_s <= 3_600 else f"{moment:%d %b}".lstrip("0")
 
 
-def _long(start: float, step_s: float) -> str:
+def _long_label(start: float, step_s: float) -> str:
     moment = datetime.fromtimestamp(start, UTC)
     return f"{moment:%d %b %H:%M}".lstrip("0") if step_s < 86_400 else f"{moment:%d %B}".lstrip("0")
 
@@ -156,12 +156,12 @@ class UsageMeter(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str
     used: float
-    most: float
+    maximum: float
 
     @property
     def share(self) -> float:
         """Return the used share, from 0 to 1."""
-        return min(max(self.used / self.most, 0.0), 1.0) if self.most else 0.0
+        return min(max(self.used / self.maximum, 0.0), 1.0) if self.maximum else 0.0
 
     @property
     def width(self) -> float:

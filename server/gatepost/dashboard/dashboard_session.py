@@ -102,7 +102,7 @@ class DashboardSessions:
     async def find(self, cookie: str, target: Target) -> SignedInSession | None:
         """Return the session in *cookie* if it is valid; may raise StoreUnavailable."""
         session = self.read(cookie, target)
-        if session is None or not self.lives(session) or await self.ended(session):
+        if session is None or not self.lives(session) or await self.has_ended(session):
             return None
         return session
 
@@ -132,7 +132,7 @@ class DashboardSessions:
             and hmac.compare_digest(meaning, session.meaning)
         )
 
-    async def ended(self, session: SignedInSession) -> bool:
+    async def has_ended(self, session: SignedInSession) -> bool:
         """Return whether the session was ended, at any replica."""
         record = await self._records.of(session.caller.tenant_id).sessions.get(session.key)
         return record.ended

@@ -27,7 +27,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """The rows that differ, with context."""
 
     rows: tuple[DiffLine, ...] = ()
-    gone: int = 0
+    removed: int = 0
     new: int = 0
     too_long: bool = False
     """The texts are too long to compare."""
@@ -35,20 +35,20 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_none(self) -> bool:
         """Return whether the two texts are the same."""
-        return not (self.gone or self.new or self.too_long)
+        return not (self.removed or self.new or self.too_long)
 
 
 class ComparisonLimit:
     """Bounds the work of all differences of one page, whose texts are untrusted."""
 
     def __init__(self) -> None:
-        self._left = MAX_LINES**2
+        self._remaining = MAX_LINES**2
 
-    def takes(self, lines: int, other_lines: int) -> bool:
+    def reserve(self, lines: int, other_lines: int) -> bool:
         """Return whether there is room to compare so many lines with so many, and take it."""
-        if lines * other_lines > self._left:
+        if lines * other_lines > self._remaining:
             return False
-        self._left -= lines * other_lines
+        self._remaining -= lines * other_lines
         return True
 
 
@@ -71,12 +71,12 @@ def difference(
     changed_old, changed_new = old[head : len(old) - tail], new[head : len(new) - tail]
     if max(len(changed_old), len(changed_new)) > MAX_LINES:
         return Difference(too_long=True)
-    if limit is not None and not limit.takes(len(changed_old), len(changed_new)):
+    if limit is not None and not limit.reserve(len(changed_old), len(changed_new)):
         return Difference(too_long=True)
     rows = list(_rows(changed_old, changed_new, head))
     return Difference(
         rows=tuple(_folded([*_same(old, 0, 0, head), *rows, *_tail(old, new, tail)], context)),
-        gone=sum(1 for row in rows if row.kind == "gone"),
+        removed=sum(1 for row in rows if row.kind == "gone"),
         new=sum(1 for row in rows if row.kind == "new"),
     )
 

@@ -52,7 +52,7 @@ def pieces(text: str) -> list[Piece]:
     return found_pieces
 
 
-def shown(text: str) -> str:
+def plain_text(text: str) -> str:
     """Return the escaped text as plain text, for titles and other places without markup."""
     return "".join(piece.text for piece in pieces(text))
 

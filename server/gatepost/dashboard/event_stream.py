@@ -115,7 +115,7 @@ class LiveStream:
         while self._sessions.lives(self._session):
             await asyncio.sleep(LOOK_EVERY_S)
             with contextlib.suppress(StoreUnavailable):
-                if await self._sessions.ended(self._session):
+                if await self._sessions.has_ended(self._session):
                     break
         self._stop.set()
 

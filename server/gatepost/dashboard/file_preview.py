@@ -60,7 +60,7 @@ class FilePreviews:
         if not isinstance(path, str) or not isinstance(text, str):
             return None
         try:
-            shown_path = path if writing.place is None else writing.place(path, self._settings)
+            shown_path = path if writing.locate is None else writing.locate(path, self._settings)
             head = await self._workspace_of(request.tenant).head(shown_path, limit=MAX_BYTES)
         except ToolFailure as failure:
             if failure.failure.kind == "not_found":
@@ -69,7 +69,7 @@ class FilePreviews:
         if head.size > MAX_BYTES:
             reason = f"The file is too large to compare ({head.size:,} bytes)."
             return FileChange(path=path, exists=True, why=reason)
-        await self._redaction.ready(request.tenant)
+        await self._redaction.prepare(request.tenant)
         redactor = self._redaction.of(request.tenant)
         after = _after(writing, arguments)
         return await asyncio.to_thread(_compared, path, head.data, after, redactor)

@@ -28,7 +28,7 @@ class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the request matches; texts match in part and in any case."""
         if self.state and request.state != self.state:
             return False
-        if self.tool and not _holds(self.tool, request.tool, request.title):
+        if self.tool and not _is_match(self.tool, request.tool, request.title):
             return False
         people = [request.caller, *(decision.by for decision in request.decisions)]
         return not self.person or any(_is(self.person, party) for party in people)
@@ -88,8 +88,8 @@ class HistoryPage:
 
 
 def _is(name: str, party: DisplayedParty) -> bool:
-    return _holds(name, party.name, party.subject, party.client_id or "")
+    return _is_match(name, party.name, party.subject, party.client_id or "")
 
 
-def _holds(searched: str, *texts: str) -> bool:
+def _is_match(searched: str, *texts: str) -> bool:
     return any(searched.casefold() in text.casefold() for text in texts)

@@ -36,7 +36,7 @@ class InboxPage:
         after = place_at(page_request.query.get("after", ""))
         page = await self._approvals.waiting_page(page_request.tenant, after)
         return self._layout.page(
-            "waiting.html", page_request, tab="", is_first=after is None, **shown(page)
+            "waiting.html", page_request, tab="", is_first=after is None, **page_values(page)
         )
 
     async def live(self, page_request: PageRequest) -> PageResponse:
@@ -45,11 +45,11 @@ class InboxPage:
 
     async def _events(self, page_request: PageRequest) -> AsyncIterator[ServerSentEvent]:
         async for page in self._live.watch(page_request.tenant):
-            values = {"requests": None} if page is None else shown(page)
+            values = {"requests": None} if page is None else page_values(page)
             yield ServerSentEvent("inbox", self._layout.part("inbox.html", page_request, **values))
 
 
-def shown(page: WaitingPage) -> dict[str, Any]:
+def page_values(page: WaitingPage) -> dict[str, Any]:
     """Return a page of requests, each with its path, and the path of the next page if any."""
     later = f"?{urlencode({'after': page.later})}" if page.later else ""
     return {"requests": [(request, address(request)) for request in page.requests], "later": later}

@@ -7,7 +7,7 @@ import msgspec
 
 from gatepost.dashboard import argument_tree, escaping, formats
 from gatepost.dashboard.page import DECIDERS
-from gatepost.policy.approvals.approval_request import USES
+from gatepost.policy.approvals.request_lists import USES
 from gatepost_authz.check import OPERATOR
 
 
@@ -59,7 +59,7 @@ def teach(environment: jinja2.Environment) -> None:
     environment.filters |= {
         "pieces": escaping.pieces,
         "oneline": escaping.oneline,
-        "visible": escaping.shown,
+        "visible": escaping.plain_text,
         "summary": argument_tree.summary,
         "amount": formats.amount,
         "span": formats.span,

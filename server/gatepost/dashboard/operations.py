@@ -39,7 +39,7 @@ class IssuerOverview(msgspec.Struct, frozen=True, kw_only=True):
     issuer: str
     states: tuple[str, ...]
     """Each state once."""
-    good: int
+    usable: int
     """The processes that can check its tokens."""
     total: int
     oldest_s: float | None
@@ -104,7 +104,7 @@ def issuers_of(keys_of_processes: Sequence[Sequence[ReportedKeys]]) -> list[Issu
         IssuerOverview(
             issuer=issuer,
             states=tuple(sorted({key_set.state for key_set in key_sets})),
-            good=sum(key_set.state in GOOD_STATES for key_set in key_sets),
+            usable=sum(key_set.state in GOOD_STATES for key_set in key_sets),
             total=len(key_sets),
             oldest_s=max(
                 (key_set.age_s for key_set in key_sets if key_set.age_s is not None), default=None
@@ -115,7 +115,7 @@ def issuers_of(keys_of_processes: Sequence[Sequence[ReportedKeys]]) -> list[Issu
     return sorted(
         overviews,
         key=lambda overview: (
-            overview.good == overview.total,
+            overview.usable == overview.total,
             not overview.is_old,
             overview.issuer,
         ),

@@ -71,7 +71,7 @@ class PageResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to end the session at all replicas before the answer is sent."""
 
 
-def shown(html: str, *, status: int = 200) -> PageResponse:
+def rendered_page(html: str, *, status: int = 200) -> PageResponse:
     """Return a rendered page, or a part of one, as an answer."""
     return PageResponse(status=status, html=html)
 

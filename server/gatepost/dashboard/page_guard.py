@@ -90,7 +90,7 @@ class PageServices(msgspec.Struct, frozen=True, kw_only=True):
     sessions: DashboardSessions
     cookies: Cookies
     view: Templates
-    own: RequestOrigin
+    own_origin: RequestOrigin
     streams: OpenStreams
     max_body_bytes: int
     note: Callable[[str, TenantContext, str], Awaitable[None]]
@@ -199,7 +199,7 @@ class GuardedPage:
         try:
             query = query_of(scope["query_string"])
             if scope["method"] == "POST":
-                if not services.own.sends(headers):
+                if not services.own_origin.sends(headers):
                     raise CROSS_SITE_FORM
                 form = form_of(headers, await read_body(receive, services.max_body_bytes))
                 token = form.pop(TOKEN_FIELD, "") or headers.get(TOKEN_HEADER.encode(), b"").decode(
@@ -207,7 +207,7 @@ class GuardedPage:
                 )
                 if not services.sessions.minted(session, token):
                     raise CROSS_SITE_FORM
-            elif not services.own.may_ask(headers):
+            elif not services.own_origin.may_ask(headers):
                 raise CROSS_SITE_FORM
         except UnreadableForm as fault:
             raise PageRefused(fault.status, "Request not readable", fault.sentence) from None

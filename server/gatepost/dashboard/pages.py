@@ -50,7 +50,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         tools=lambda: services.registry.tools,
         several=resolved_setting(config.storage.database).startswith("postgresql:"),
         recent_callers=services.callers.lately,
-        holds=services.revocations.holds,
+        holds_of=services.revocations.holds,
     )
     path = "/approvals/{id}"
     return (

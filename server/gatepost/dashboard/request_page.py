@@ -45,7 +45,7 @@ class RequestPage:
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show the request, or a form to edit its arguments."""
-        request = await self._found(page_request)
+        request = await self._find_request(page_request)
         if page_request.query.get("edit") and _can_edit(request):
             return await self._page(page_request, request, fields=self._fields(request))
         return await self._page(page_request, request)
@@ -56,7 +56,7 @@ class RequestPage:
         if grant_form.has_errors:
             return await self._page(
                 page_request,
-                await self._found(page_request),
+                await self._find_request(page_request),
                 status=422,
                 grant_form=grant_form,
                 comment=_text(page_request, "comment"),
@@ -75,7 +75,7 @@ class RequestPage:
 
     async def approve_edited(self, page_request: PageRequest) -> PageResponse:
         """Approve the request with edited arguments."""
-        request = await self._found(page_request)
+        request = await self._find_request(page_request)
         if not _can_edit(request):
             problem = self._approvals.objection(request, page_request.user) or DECIDED
             return await self._page(page_request, request, status=409, problem=problem)
@@ -97,7 +97,7 @@ class RequestPage:
             page_request.tenant,
             _id(page_request),
             page_request.user,
-            seen=_seen(page_request),
+            seen_digest=_seen_digest(page_request),
             reason=_text(page_request, "comment"),
             **decision,
         )
@@ -115,7 +115,7 @@ class RequestPage:
 
     async def arguments(self, page_request: PageRequest) -> PageResponse:
         """Return all arguments as a file, with secrets redacted as on the page."""
-        request = await self._found(page_request)
+        request = await self._find_request(page_request)
         encoded = request.edited if page_request.query.get("edited") else request.arguments
         if encoded is None:
             raise NotShown
@@ -126,7 +126,7 @@ class RequestPage:
 
     async def live(self, page_request: PageRequest) -> PageResponse:
         """Stream the decisions of other approvers while the page is open."""
-        return stream(self._events(page_request, await self._found(page_request)))
+        return stream(self._events(page_request, await self._find_request(page_request)))
 
     async def _events(
         self, page_request: PageRequest, request: ApprovalRequest
@@ -149,7 +149,7 @@ class RequestPage:
     ) -> str:
         return self._layout.part("state.html", page_request, request=request, address=where)
 
-    async def _found(self, page_request: PageRequest) -> ApprovalRequest:
+    async def _find_request(self, page_request: PageRequest) -> ApprovalRequest:
         request = await self._approvals.get(page_request.tenant, _id(page_request))
         if request is None:
             raise NotShown
@@ -229,7 +229,7 @@ def _id(page_request: PageRequest) -> str:
     return page_request.path["id"].replace("script-", "script:", 1)
 
 
-def _seen(page_request: PageRequest) -> str:
+def _seen_digest(page_request: PageRequest) -> str:
     # A form without it was not sent by the page, so it is unknown what the approver saw.
     return page_request.form.get("seen", "") or "nothing"
 
@@ -247,12 +247,12 @@ def _decided(page_request: PageRequest) -> PageResponse:
 
 
 def _can_edit(request: ApprovalRequest) -> bool:
-    return request.kind == "call" and request.state == "waiting" and not request.given
+    return request.kind == "call" and request.state == "waiting" and not request.approvals_given
 
 
 def _state(request: ApprovalRequest) -> str:
     """Return a text that changes whenever an open page has to show an update."""
-    return f"{request.state}-{request.given}-{request.digest}"
+    return f"{request.state}-{request.approvals_given}-{request.digest}"
 
 
 def _script(request: ApprovalRequest) -> dict[str, object]:

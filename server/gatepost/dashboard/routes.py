@@ -24,7 +24,7 @@ from gatepost.dashboard.signin import (
     choose,
     finish,
     missing,
-    short,
+    short_name,
     signed_out,
 )
 from gatepost.dashboard.signout import SIGN_OUT, Parties, destinations, sign_out_origins
@@ -118,7 +118,7 @@ def page_services(
         ),
         cookies=Cookies(resource),
         view=view,
-        own=RequestOrigin(resource),
+        own_origin=RequestOrigin(resource),
         streams=services.streams,
         max_body_bytes=config.limits.max_body_bytes,
         note=_note(services),
@@ -174,7 +174,7 @@ def _parties(config: Config, services: Services) -> Parties:
                 known_clients[issuer] = party(issuer)
             client = known_clients[issuer]
             if client is not None:
-                clients_by_name[short(issuer)] = client
+                clients_by_name[short_name(issuer)] = client
         return clients_by_name
 
     return of
@@ -208,7 +208,7 @@ def _meanings(config: Config, services: Services) -> Callable[[TenantContext], b
 
 def _note(services: Services) -> Callable[[str, TenantContext, str], Awaitable[None]]:
     async def note(outcome: str, caller: TenantContext, peer: str) -> None:
-        await services.audit_writer.note(
+        await services.audit_writer.events.note(
             caller.tenant_id,
             "signin",
             outcome=outcome,

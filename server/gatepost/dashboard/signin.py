@@ -225,13 +225,13 @@ async def finish(
         error_code = error.error or ("invalid_client" if error.status == 401 else "")
         if error_code in OWN_ERRORS:
             # This counts as a failure, because made-up codes could cause requests without end.
-            gateway.failed(scope, InvalidToken("refused_client").about(issuer=party.issuer))
+            gateway.failed(scope, InvalidToken("refused_client").with_details(issuer=party.issuer))
             raise misconfigured(party, error_code) from error
         log.warning(
             "dashboard_sign_in_failed", extra={"issuer": party.issuer, "reason": str(error)}
         )
         if error.status == 400:
-            gateway.failed(scope, InvalidToken("bad_code").about(issuer=party.issuer))
+            gateway.failed(scope, InvalidToken("bad_code").with_details(issuer=party.issuer))
             raise UNTRUSTED from error
         raise PROVIDER_UNAVAILABLE from error
     except IssuerUnavailable as error:
@@ -241,7 +241,7 @@ async def finish(
         )
         raise PROVIDER_UNAVAILABLE from error
     except AuthError as refusal:
-        gateway.failed(scope, refusal.about(issuer=party.issuer))
+        gateway.failed(scope, refusal.with_details(issuer=party.issuer))
         log.warning(
             "dashboard_sign_in_refused", extra={"issuer": party.issuer, "reason": refusal.reason}
         )
@@ -275,7 +275,7 @@ def party_of(
     gateway: SignInServices, paths: DashboardPaths, attempt: SignInAttempt
 ) -> OpenIdClient | None:
     """Return the issuer of the sign-in, if it is still configured."""
-    return gateway.parties(paths).get(short(attempt.issuer))
+    return gateway.parties(paths).get(short_name(attempt.issuer))
 
 
 async def _identified(
@@ -328,7 +328,7 @@ async def _start_session(
         raise UNTRUSTED from error
     if not sessions.lives(session):
         # The token is valid, but its owner is revoked or its tenant is suspended.
-        refusal = RevokedToken("revoked_or_suspended").about(
+        refusal = RevokedToken("revoked_or_suspended").with_details(
             issuer=caller.issuer, tenant=caller.tenant_id
         )
         gateway.failed(scope, refusal)
@@ -350,6 +350,6 @@ async def _start_session(
     return cookie_headers
 
 
-def short(issuer: str) -> str:
+def short_name(issuer: str) -> str:
     """Return a short, stable name of an issuer for links."""
     return hashlib.sha256(issuer.encode()).hexdigest()[:12]

@@ -8,7 +8,7 @@ from gatepost.config.settings import Config
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths
 from gatepost.dashboard.openid import OpenIdClient
 from gatepost.dashboard.page import PageRequest, PageResponse, PageRoute
-from gatepost.dashboard.signin import short
+from gatepost.dashboard.signin import short_name
 from gatepost_authz.fetch import FetchError
 
 log = logging.getLogger("gatepost.dashboard")
@@ -26,12 +26,12 @@ SIGN_OUT = PageRoute(path="/sign-out", post=_sign_out, roles=frozenset())
 
 
 def destinations(
-    parties: Parties, place: DashboardLocation
+    parties: Parties, location: DashboardLocation
 ) -> Callable[[DashboardPaths, str, str], Awaitable[str]]:
     """Return the function that says where a user goes who signs out."""
 
     async def destination(paths: DashboardPaths, issuer: str, hint: str) -> str:
-        return_address, party = place.signed_out(paths), parties(paths).get(short(issuer))
+        return_address, party = location.signed_out(paths), parties(paths).get(short_name(issuer))
         try:
             address = await party.sign_out_address(return_address, hint) if party else ""
         except FetchError as error:

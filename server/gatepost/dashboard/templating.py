@@ -6,7 +6,7 @@ import jinja2
 import markupsafe
 
 from gatepost.dashboard.labels import NAVIGATION, teach
-from gatepost.dashboard.page import PageRequest, PageResponse, shown
+from gatepost.dashboard.page import PageRequest, PageResponse, rendered_page
 
 TOKEN_FIELD = "csrf"  # noqa: S105 - the field's name
 """The form field that carries the session's token."""
@@ -62,7 +62,7 @@ class Templates:
         self, name: str, page_request: PageRequest, *, status: int = 200, **values: object
     ) -> PageResponse:
         """Return the template *name* as an answer."""
-        return shown(self.render(name, page_request, **values), status=status)
+        return rendered_page(self.render(name, page_request, **values), status=status)
 
     def _draw(self, name: str, base: str, **values: object) -> str:
         def token_field() -> markupsafe.Markup:

@@ -9,8 +9,8 @@ import msgspec
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
 from gatepost.policy.approvals.approval_request import party_of
-from gatepost.policy.approvals.policies import ApprovalPolicy, Plan
-from gatepost.policy.approvals.tool_policies import ToolPolicies
+from gatepost.policy.approvals.policies import ApprovalPolicy
+from gatepost.policy.approvals.tool_policies import Plan, ToolPolicies
 from gatepost.runtime.recent_callers import KEPT_S
 from gatepost.tools.api import Call, Tool
 from gatepost.tools.registry import UnknownTool
@@ -35,10 +35,10 @@ class ToolAccess(msgspec.Struct, frozen=True):
 
 
 class JudgedCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller that the page checks: a recent caller (*known*), or entered scopes."""
+    """The caller that the page checks: a recent caller (*is_recent*), or entered scopes."""
 
     caller: TenantContext
-    known: bool
+    is_recent: bool
     implied: frozenset[str] = frozenset()
     """The scopes that other scopes imply."""
 
@@ -88,14 +88,14 @@ class ToolsPage:
         entered = query.get("scopes", "")[:MAX_SCOPES]
         judged_caller = None
         if caller is not None:
-            judged_caller = JudgedCaller(caller=caller, known=True)
+            judged_caller = JudgedCaller(caller=caller, is_recent=True)
         elif "scopes" in query:
             judged_caller = self._entered(page_request.tenant, entered)
         runner, policies, baseline = self._runner(), self._policies(), self._baseline
         shown_caller = (
             judged_caller.caller if judged_caller else self._entered(page_request.tenant, "").caller
         )
-        await runner.registry.ready(shown_caller)
+        await runner.registry.prepare(shown_caller)
         tools = runner.registry.known_tools(shown_caller)
         named_policies = [(tool.name, policies.of(tool)) for tool in tools]
         plan: Plan = {name: policy for name, policy in named_policies if policy is not None}
@@ -134,7 +134,7 @@ class ToolsPage:
             expires_at=0,
             scopes=expanded,
         )
-        return JudgedCaller(caller=unknown, known=False, implied=expanded - scopes)
+        return JudgedCaller(caller=unknown, is_recent=False, implied=expanded - scopes)
 
 
 def key_of(caller: TenantContext) -> str:

@@ -45,7 +45,7 @@ class ShownUpstream(msgspec.Struct, frozen=True, kw_only=True):
     tools: int = 0
     changes: tuple[ShownChange, ...] = ()
     waiting: int = 0
-    seen: str = ""
+    changes_digest: str = ""
     """A digest of all changes that wait, so that nothing else is accepted."""
     left_out: Sequence[LeftOut] = ()
     cleaned: Sequence[Definition] = ()
@@ -189,7 +189,7 @@ def shown_server(
             for change in changes[:MAX_SHOWN]
         ),
         waiting=len(changes),
-        seen=seen_of(changes),
+        changes_digest=seen_of(changes),
         left_out=tuple(dict.fromkeys((*catalogue.left_out, *left_out))),
         health=health,
         cleaned=[definition for definition in catalogue.definitions if definition.cleaned][

@@ -77,11 +77,11 @@ class UsagePage:
         tools: Callable[[], Iterable[str]],
         recent_callers: ReadRecentCallers,
         several: bool,
-        holds: Callable[[str], list[RevocationRecord]],
+        holds_of: Callable[[str], list[RevocationRecord]],
     ) -> None:
         self._layout, self._records, self._limits = layout, records, limits
         self._tools, self._recent_callers, self._several = tools, recent_callers, several
-        self._holds = holds
+        self._holds_of = holds_of
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show the last day or the last week."""
@@ -115,7 +115,7 @@ class UsagePage:
             refused=refused_by(counts),
             tokens=tokens_of(counts),
             several=self._several,
-            holds=self._holds(page_request.tenant),
+            holds=self._holds_of(page_request.tenant),
         )
 
 
@@ -193,14 +193,14 @@ def kind_of(count: Count) -> str | None:
 
 def bucket_meter(level: BucketUsage) -> tuple[UsageMeter, BucketUsage]:
     """Return how much of a token bucket is used."""
-    used = max(level.burst - level.held, 0.0)
-    return UsageMeter(label=_label(level.kind, level.name), used=used, most=level.burst), level
+    used = max(level.burst - level.tokens, 0.0)
+    return UsageMeter(label=_label(level.kind, level.name), used=used, maximum=level.burst), level
 
 
 def place_meter(level: ConcurrencyUsage) -> tuple[UsageMeter, ConcurrencyUsage]:
     """Return how much of a concurrency limit is used."""
     label = _label(level.kind, level.name)
-    return UsageMeter(label=label, used=level.taken, most=level.most), level
+    return UsageMeter(label=label, used=level.running, maximum=level.maximum), level
 
 
 def _label(kind: str, name: str) -> str:

@@ -181,7 +181,7 @@ class DevOptions(msgspec.Struct, frozen=True):
             scopes = msgspec.structs.replace(scopes, admin=translated.admin)
         return msgspec.structs.replace(config, scopes=scopes), toolbox, [*reading.problems]
 
-    def again(self, port: int, watch: SourceWatch) -> tuple[Config, Toolbox] | None:
+    def reloaded(self, port: int, watch: SourceWatch) -> tuple[Config, Toolbox] | None:
         """Read everything again after a change; None if there are errors, which are printed."""
         watch.forget_modules()
         config, toolbox, problems_found = self.configuration(port)
@@ -237,7 +237,7 @@ def run(options: DevOptions) -> None:
         toolbox=toolbox,
         keyring=keyring,
         sock=sock,
-        reread=partial(options.again, port, watch) if options.reload else None,
+        reread=partial(options.reloaded, port, watch) if options.reload else None,
         metrics=listening(address.host, address.port, "listen.metrics") if address else None,
         development_issuer=routes(issuer),
     )

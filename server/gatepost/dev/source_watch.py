@@ -29,7 +29,7 @@ class SourceWatch(threading.Thread):
         super().__init__(daemon=True, name="source-watch")
         self._files = [file.resolve() for file in files]
         self._changed = changed
-        self._ended = threading.Event()
+        self._stopped = threading.Event()
         self._first: Stamps = {}
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class SourceWatch(threading.Thread):
 
     def run(self) -> None:
         notified = before = self._first
-        while not self._ended.wait(POLL_S):
+        while not self._stopped.wait(POLL_S):
             now = self._stamps()
             # An editor may write a file in several steps.
             if now == before and now != notified:
@@ -50,7 +50,7 @@ class SourceWatch(threading.Thread):
 
     def stop(self) -> None:
         """End the thread."""
-        self._ended.set()
+        self._stopped.set()
 
     def forget_modules(self) -> None:
         """Make Python import the watched modules again."""

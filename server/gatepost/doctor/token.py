@@ -68,7 +68,7 @@ def _granted(answer: HttpAnswer, credentials: DoctorCredentials, findings: Findi
         findings.ok(NAME, f"granted to {credentials.client_id}")
         return token
     error = body.get("error", answer.described)
-    side, fix = {
+    location, fix = {
         "invalid_client": (CLIENT, "correct the client id or its secret"),
         "unauthorized_client": (ISSUER, "allow this client the client credentials grant"),
         "invalid_scope": (ISSUER, "allow this client the scopes that it requests"),
@@ -77,7 +77,7 @@ def _granted(answer: HttpAnswer, credentials: DoctorCredentials, findings: Findi
     findings.fail(
         NAME,
         f"the token endpoint refuses {credentials.client_id} with {error}",
-        where=side,
+        where=location,
         fix=fix,
     )
     return ""

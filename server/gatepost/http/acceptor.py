@@ -113,11 +113,11 @@ class Acceptor:
         """Return when every accepted connection is open, or its handshake has taken too long."""
         if not self._opening:
             return
-        _, late = await asyncio.wait(tuple(self._opening), timeout=LAST_HANDSHAKES_S)
-        for task in late:
+        _, unfinished = await asyncio.wait(tuple(self._opening), timeout=LAST_HANDSHAKES_S)
+        for task in unfinished:
             task.cancel()
-        if late:
-            await asyncio.wait(late)
+        if unfinished:
+            await asyncio.wait(unfinished)
 
     def _begin(self) -> None:
         self._timer = None
@@ -161,7 +161,7 @@ class Acceptor:
         accepted.setblocking(False)
         task = self._loop.create_task(self._opened(accepted))
         self._opening[task] = self._loop.time()
-        task.add_done_callback(lambda done: self._opening.pop(done, None))
+        task.add_done_callback(lambda handshake: self._opening.pop(handshake, None))
 
     async def _opened(self, accepted: socket.socket) -> None:
         try:

@@ -152,7 +152,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
         start, self._start = self._start, None
         if start is None:
             if message["type"] == "http.response.body" and self.send_part(
-                message.get("body", b""), more=message.get("more_body", False)
+                message.get("body", b""), more_body=message.get("more_body", False)
             ):
                 return
         else:
@@ -211,8 +211,8 @@ class Cycle(RequestResponseCycle, OneStepSend):
         """Send the head of a stream and its first part; False: they have to go as messages."""
         return bool(first) and self.send_whole(status, fields, first, is_stream=True)
 
-    def send_part(self, part: bytes, *, more: bool) -> bool:
-        """Send a part of a stream, the last one without *more*; False: it must go as a message."""
+    def send_part(self, part: bytes, *, more_body: bool) -> bool:
+        """Send a part of a stream, the last without *more_body*; False: it must be a message."""
         connection = self.connection
         if (
             not (self._streams and part)
@@ -222,7 +222,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
         ):
             return False
         data = chunk(part)
-        if more:
+        if more_body:
             if len(data) < COPIED_BYTES:
                 connection.transport.write(data)
             else:
@@ -236,7 +236,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
         connection.on_response_complete()
         return True
 
-    def ended(self, task: "asyncio.Task[None]") -> None:
+    def on_task_end(self, task: "asyncio.Task[None]") -> None:
         """Handle the end of the task that ran the application."""
         self.connection.tasks.discard(task)
         if task.cancelled():

@@ -72,7 +72,7 @@ class HeadWatch:
     def arm(self) -> None:
         self.armed = True
         if self.timer is None:
-            self.timer = self._loop.call_later(self._config.deadlines.head_s, self._late)
+            self.timer = self._loop.call_later(self._config.deadlines.head_s, self._on_timeout)
 
     def disarm(self) -> None:
         self.armed = False
@@ -106,7 +106,7 @@ class HeadWatch:
         if self.received > self._config.deadlines.max_head_bytes + HEAD_LINES_BYTES:
             self._end(b"")
 
-    def _late(self) -> None:
+    def _on_timeout(self) -> None:
         self.timer = None
         cycle = self._protocol.cycle
         if cycle is None or cycle.response_complete:

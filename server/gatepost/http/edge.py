@@ -226,10 +226,10 @@ def numbered(prefix: str) -> Iterator[str]:
     """Yield the prefix with the numbers from 1 on, in hexadecimal."""
     # Formatting a number for each request would cost as much as two calls.
     yield from [f"{prefix}{number:x}" for number in range(1, ID_BLOCK)]
-    ends = [f"{number:x}".zfill(len(f"{ID_BLOCK - 1:x}")) for number in range(ID_BLOCK)]
+    suffixes = [f"{number:x}".zfill(len(f"{ID_BLOCK - 1:x}")) for number in range(ID_BLOCK)]
     for block in count(1):
         begin = f"{prefix}{block:x}"
-        for end in ends:
+        for end in suffixes:
             yield begin + end
 
 

@@ -44,7 +44,7 @@ class DescriptorLimits(msgspec.Struct, frozen=True):
         return cls(max(limit - spare, 1), max(limit - spare // share, 1))
 
     @classmethod
-    def here(cls, *, share: int = 2) -> "DescriptorLimits":
+    def of_process(cls, *, share: int = 2) -> "DescriptorLimits":
         """Return the limits for this process."""
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return cls.of(UNLIMITED if soft == resource.RLIM_INFINITY else soft, share=share)

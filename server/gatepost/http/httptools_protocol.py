@@ -139,7 +139,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         task = asyncio.Task(app(cycle.scope, cycle.receive, cycle), loop=self.loop, name=REQUEST)
         self.tasks.add(task)
-        task.add_done_callback(cycle.ended)
+        task.add_done_callback(cycle.on_task_end)
 
     def _is_waiting(self) -> bool:
         # uvicorn declares it as always set, but if the first head was refused it is None.

@@ -156,13 +156,13 @@ class OpenStreams:
         return caller.expires_at <= self._clock()
 
     def _wake_some(self) -> None:
-        some = [
+        woken = [
             self._to_wake.popitem(last=False)[0]
             for _ in range(min(len(self._to_wake), WOKEN_AT_ONCE))
         ]
         if self._to_wake:
             asyncio.get_running_loop().call_soon(self._wake_some)
-        send_each(iter(some), lambda stream: stream.wake())
+        send_each(iter(woken), lambda stream: stream.wake())
 
     @property
     def steps(self) -> int:

@@ -144,9 +144,9 @@ class TenantChanges(msgspec.Struct, frozen=True):
     shared_store: SharedStore
     tenant: str
 
-    async def listed(self, what: ListName) -> None:
+    async def listed(self, list_name: ListName) -> None:
         """Publish that a list changed."""
-        await self._tell(ChangeNotification(what))
+        await self._tell(ChangeNotification(list_name))
 
     async def updated(self, uri: str) -> None:
         """Publish that the content of a resource changed."""

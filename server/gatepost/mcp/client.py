@@ -64,10 +64,10 @@ class StreamClient(SilentClient):
     _min_level = len(LEVELS)
     _reported = -math.inf
     _reports: LocalLimits | None = None
-    _late: bytes | None = None
+    _delayed_report: bytes | None = None
     _later: asyncio.Task[None] | None = None
     _dropped = 0
-    _ahead = 0.0
+    _progress_offset = 0.0
     """The waiting time that was added to the progress that the tool itself reports (PR-01)."""
 
     def __init__(
@@ -108,8 +108,11 @@ class StreamClient(SilentClient):
 
         If reports come too fast, only the newest is sent, once the rate limit allows it (PR-02).
         """
-        if self._ahead:
-            progress, total = progress + self._ahead, total and total + self._ahead
+        if self._progress_offset:
+            progress, total = (
+                progress + self._progress_offset,
+                total and total + self._progress_offset,
+            )
         return self._report(progress, total, message)
 
     async def _report(
@@ -138,13 +141,13 @@ class StreamClient(SilentClient):
             if not reports.take(now):
                 await self._delay(report)
                 return
-        self._late = None
+        self._delayed_report = None
         if not stream.notified(report):
             await stream.notify(report)
 
     async def _delay(self, report: bytes) -> None:
         """Send the report as soon as the limit allows, unless a newer one replaces it."""
-        self._late = report
+        self._delayed_report = report
         if self._later is None:
             self._later = asyncio.create_task(self._catch_up())
             # An unavailable store shows at the tool's next message; here no caller awaits it.
@@ -163,23 +166,25 @@ class StreamClient(SilentClient):
         before = self._reported
         start = 0.0 if math.isinf(before) else before + 1
 
-        async def sign(waited_s: float) -> None:
+        async def keep_alive(waited_s: float) -> None:
             if self._token is not None:
                 # Sent every few seconds by Gatepost itself, so no rate limit holds it up.
                 reached = start + round(waited_s, 1)
                 await self._report(reached, None, waiting.message_with_url, is_limited=False)
             elif self.stream is not None:
-                await self.stream.sign()
+                await self.stream.keep_alive()
 
-        await sign(0.0)
+        await keep_alive(0.0)
         if self.stream is None or not self.stream.started:
             for_s = min(for_s, HOLD_S)
         try:
-            return await decided(waiting, sign, for_s=for_s, stopping=stopping)
+            return await decided(waiting, keep_alive, for_s=for_s, stopping=stopping)
         finally:
             if self._reported > before:
                 # A tool starts to count at 0, or continues from its last report.
-                self._ahead += self._reported + 1 if math.isinf(before) else self._reported - before
+                self._progress_offset += (
+                    self._reported + 1 if math.isinf(before) else self._reported - before
+                )
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send `notifications/message` if *level* is at or above the requested one (LG-03)."""
@@ -206,7 +211,7 @@ class StreamClient(SilentClient):
                 self._later.cancel()
                 # A task keeps its exception, and through it the frames and their variables.
                 self._later = None
-        if self._late is not None:
+        if self._delayed_report is not None:
             await self._say_late()
         if self._dropped:
             self._messages = LocalLimits.of_rate(1, 1, time.monotonic())
@@ -215,15 +220,15 @@ class StreamClient(SilentClient):
         return body
 
     async def _catch_up(self) -> None:
-        while self._late is not None:
+        while self._delayed_report is not None:
             await asyncio.sleep(1 / REPORTS_PER_S)
             await self._say_late()
         self._later = None
 
     async def _say_late(self) -> None:
-        late, self._late = self._late, None
-        if late is not None and self.stream is not None:
-            await self.stream.notify(late)
+        report, self._delayed_report = self._delayed_report, None
+        if report is not None and self.stream is not None:
+            await self.stream.notify(report)
 
 
 class ProgressParams(msgspec.Struct, omit_defaults=True, gc=False):
@@ -283,7 +288,7 @@ _decode_info = msgspec.json.Decoder(ClientInfo).decode
 
 
 async def decided(
-    waiting: Waiting, sign: SendSign, *, for_s: float, stopping: asyncio.Event
+    waiting: Waiting, keep_alive: SendSign, *, for_s: float, stopping: asyncio.Event
 ) -> bool:
     """
     Wait up to *for_s* seconds for the decision; return whether there is one.
@@ -309,7 +314,7 @@ async def decided(
             try:
                 # A client that does not read must not extend the wait beyond its limit.
                 async with asyncio.timeout_at(until):
-                    await sign(loop.time() - began)
+                    await keep_alive(loop.time() - began)
             except TimeoutError:
                 break
         return False

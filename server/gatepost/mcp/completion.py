@@ -42,8 +42,8 @@ class CompletionContext(msgspec.Struct):
 @counted
 async def complete(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `completion/complete`."""
-    reference: CompletionReference = _part(CompletionReference, ask.params.ref, "ref")
-    typed: Typed = _part(Typed, ask.params.argument, "argument")
+    reference: CompletionReference = _converted(CompletionReference, ask.params.ref, "ref")
+    typed: Typed = _converted(Typed, ask.params.argument, "argument")
     context_arguments: dict[str, str] = {}
     if ask.params.context is not UNSET and ask.revision != WITHOUT_CONTEXT:
         context_arguments = decode_as(CompletionContext, bytes(ask.params.context)).arguments
@@ -66,7 +66,7 @@ async def complete(server: McpServer, ask: McpRequest) -> bytes:
     if outcome.failure is not None:
         raise failed(outcome.failure)
     body = b'"completion":' + _encode(outcome.structured)
-    return completed(body, ask.revision, server.tail)
+    return completed(body, ask.revision, server.meta)
 
 
 def unknown_reference() -> JsonRpcError:
@@ -74,7 +74,7 @@ def unknown_reference() -> JsonRpcError:
     return JsonRpcError(INVALID_PARAMS, "Unknown reference")
 
 
-def _part(kind: type[Any], raw: msgspec.Raw | msgspec.UnsetType, member: str) -> Any:
+def _converted(kind: type[Any], raw: msgspec.Raw | msgspec.UnsetType, member: str) -> Any:
     if raw is UNSET:
         raise JsonRpcError(INVALID_PARAMS, f"params.{member} is required")
     return decode_as(kind, bytes(raw))

@@ -125,7 +125,7 @@ class Endpoint:
                 body: bytes | None = scope.get(WHOLE_BODY)
                 refusal = None
                 if body is None or len(body) > self._short_bytes:
-                    body, refusal = await self._long(exchange, body)
+                    body, refusal = await self._read_long(exchange, body)
                 answer = await self._answer(scope, exchange, body, refusal)
         except JsonRpcError as refusal:
             # Refused before a message was understood: no era, no id.
@@ -197,7 +197,7 @@ class Endpoint:
         """Return the answer to a request that no era serves; it counts like any other."""
         return self._modern.refused(identity, await self._server.counted(caller, refusal))
 
-    async def _long(
+    async def _read_long(
         self, exchange: Exchange, body: bytes | None
     ) -> tuple[bytes, JsonRpcError | None]:
         """
@@ -272,7 +272,7 @@ class Stateless:
     ) -> ExchangeResponse | EventStream | None:
         """Load the offers of the caller's tenant, which decide how its calls are answered."""
         try:
-            await self._server.registry.ready(exchange.caller)
+            await self._server.registry.prepare(exchange.caller)
         except StoreUnavailable as outage:
             return self._replies.unavailable(exchange.request_id, identity, outage)
         return await self.serve(exchange, message, identity, params, problem)
@@ -330,7 +330,7 @@ class Stateless:
         self, exchange: Exchange, method: Method, params: Params, meta: Meta
     ) -> RoundTripClient | None:
         """Return the client to send messages and requests to; None if there can be none."""
-        tells = (
+        sends_messages = (
             meta.progress_token is not UNSET
             or meta.log_level is not UNSET
             # A call that may wait for an approval gets signs of life even if it asks for none.
@@ -343,15 +343,15 @@ class Stateless:
             )
         )
         is_continued = params.input_responses is not UNSET or params.request_state is not UNSET
-        if not (tells or is_continued or meta.capabilities):
+        if not (sends_messages or is_continued or meta.capabilities):
             return None
         client = RoundTripClient(
-            self._server, exchange.caller, method.name, params, asks=method.asks
+            self._server, exchange.caller, method.name, params, may_ask=method.may_ask
         )
-        if tells:
+        if sends_messages:
             events = reads_events(exchange.headers.get(b"accept", b""))
             client.enable_messages(SseResponse(exchange.send) if events else None)
-        if is_continued and method.asks:
+        if is_continued and method.may_ask:
             client.remember()
         return client
 

@@ -35,7 +35,7 @@ class SseResponse:
 
     # Most answers never become a stream, so the objects that only streams need are created later.
     started = False
-    _ended = False
+    _finished = False
     _waiting = 0
     """The number of parts that wait to be written."""
 
@@ -48,42 +48,42 @@ class SseResponse:
 
     def notified(self, message: bytes) -> bool:
         """Send an encoded notification if it need not wait; after the response, nothing."""
-        return self._ended or self._sent(frame(message), more=True)
+        return self._finished or self._sent(frame(message), more_body=True)
 
     async def notify(self, message: bytes) -> None:
         """Send an encoded notification; after the response, nothing."""
         if not self.notified(message):
-            await self._send_in_turn(frame(message), more=True)
+            await self._send_in_turn(frame(message), more_body=True)
 
-    async def sign(self) -> None:
+    async def keep_alive(self) -> None:
         """Show that the request is under way, without a message; this may begin the stream."""
-        if not (self._ended or self._sent(SIGN_OF_LIFE, more=True)):
-            await self._send_in_turn(SIGN_OF_LIFE, more=True)
+        if not (self._finished or self._sent(SIGN_OF_LIFE, more_body=True)):
+            await self._send_in_turn(SIGN_OF_LIFE, more_body=True)
 
     async def finish(self, body: bytes | None) -> None:
         """Send the response, if there is to be one, and end the stream."""
-        self._ended = True
+        self._finished = True
         last = b": cancelled\n\n" if body is None else frame(body)
-        if not self._sent(last, more=False):
-            await self._send_in_turn(last, more=False)
+        if not self._sent(last, more_body=False):
+            await self._send_in_turn(last, more_body=False)
 
-    def _sent(self, part: bytes, *, more: bool) -> bool:
+    def _sent(self, part: bytes, *, more_body: bool) -> bool:
         """Send a part in one step; return False if it has to wait, for others or for the client."""
         send = self._send
         if self._waiting or not isinstance(send, OneStepSend):
             return False
         if self.started:
-            return send.send_part(part, more=more)
-        self.started = more and send.begin_stream(200, HEADERS, part)
+            return send.send_part(part, more_body=more_body)
+        self.started = more_body and send.begin_stream(200, HEADERS, part)
         return self.started
 
-    async def _send_in_turn(self, part: bytes, *, more: bool) -> None:
+    async def _send_in_turn(self, part: bytes, *, more_body: bool) -> None:
         self._waiting += 1
         try:
             async with self._lock:
-                if not (more and self._ended):
+                if not (more_body and self._finished):
                     await self._start()
-                    await self._send(_part(part, more=more))
+                    await self._send(_body_event(part, more_body=more_body))
         finally:
             self._waiting -= 1
 
@@ -137,12 +137,12 @@ class EventStream(ABC):
 
     __slots__ = (
         "__weakref__",
-        "_begun",
         "_idle",
         "_is_due",
         "_over",
         "_send",
         "_streams",
+        "_unfinished_send",
         "_wait",
         "caller",
     )
@@ -154,7 +154,7 @@ class EventStream(ABC):
         self._streams = streams
         self._wait: asyncio.Timeout | None = None
         """The wait in progress that `_interrupt` ends."""
-        self._begun: Begun | None = None
+        self._unfinished_send: Begun | None = None
         self._idle = False
         self._is_due = False
         self._over = False
@@ -209,24 +209,24 @@ class EventStream(ABC):
         try:
             headers = [*HEADERS]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await self._until_woken(send(_part(self.first_event())))
+            await self._until_woken(send(_body_event(self.first_event())))
             while not self._over:
                 if (frame := self._next()) is not None:
-                    await self._until_woken(send(_part(frame)))
+                    await self._until_woken(send(_body_event(frame)))
                 elif self.must_look_up:
                     await self.look_up()
                 elif await self._is_gone(receive):
                     return
                 else:
                     await self._catch_up()
-            await self._until_woken(send(_part(self.last_event(), more=False)))
+            await self._until_woken(send(_body_event(self.last_event(), more_body=False)))
         except Woken:
             # The stream ended while the client did not read, so it gets no last event.
             return
         finally:
             self._streams.leave(self)
-            if self._begun is not None:
-                self._begun.close()
+            if self._unfinished_send is not None:
+                self._unfinished_send.close()
             self.release()
 
     async def _until_woken(self, work: Awaitable[Any]) -> Any:
@@ -263,11 +263,11 @@ class EventStream(ABC):
 
     async def _catch_up(self) -> None:
         """Wait until the client accepts the write in progress; raises Woken if the stream ended."""
-        if self._begun is not None:
+        if self._unfinished_send is not None:
             if self._over:
                 raise Woken
-            begun, self._begun = self._begun, None
-            await self._until_woken(begun)
+            unfinished_send, self._unfinished_send = self._unfinished_send, None
+            await self._until_woken(unfinished_send)
 
     def _next(self) -> bytes | None:
         frame = self.next_event()
@@ -279,8 +279,8 @@ class EventStream(ABC):
     def _send_event(self) -> bool:
         """Send all pending events; return False if the client does not accept one at once."""
         while (frame := self._next()) is not None:
-            self._begun = begin(self._send(_part(frame)))
-            if self._begun is not None:
+            self._unfinished_send = begin(self._send(_body_event(frame)))
+            if self._unfinished_send is not None:
                 return False
         return True
 
@@ -322,5 +322,5 @@ def begin(work: Awaitable[Any]) -> Begun | None:
     return Begun(steps, waiting)
 
 
-def _part(frame: bytes, *, more: bool = True) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": frame, "more_body": more}
+def _body_event(frame: bytes, *, more_body: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": frame, "more_body": more_body}

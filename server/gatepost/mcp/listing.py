@@ -54,13 +54,13 @@ def described(offer: Offer, revision: str) -> Mapping[str, Any]:
 def in_revision(definition: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
     """Return a definition without the members that *revision* does not know."""
     # Revisions are dates, so comparing their names compares their age.
-    late = {member for member, since in ADDED_IN.items() if revision < since}
-    if not late:
+    absent = {member for member, since in ADDED_IN.items() if revision < since}
+    if not absent:
         return definition
-    members = {name: value for name, value in definition.items() if name not in late}
+    members = {name: value for name, value in definition.items() if name not in absent}
     if "uri" in members or "uriTemplate" in members:
         hints = members.pop("annotations", {})
-        if remaining := {name: value for name, value in hints.items() if name not in late}:
+        if remaining := {name: value for name, value in hints.items() if name not in absent}:
             members["annotations"] = remaining
     if "arguments" in members:
         members["arguments"] = [
@@ -144,16 +144,16 @@ class OfferLists:
     All pages belong to one list. Once the list has changed, its cursors are refused, and the client
     begins again.
 
-    *tail* holds the encoded members at the end of every modern result. All cache hints are
+    *meta* holds the encoded members at the end of every modern result. All cache hints are
     `private`, because the lists depend on the caller's scopes (C-06).
     """
 
     def __init__(
-        self, registry: Registry, *, keyring: KeyRing, tail: bytes, page_size: int = PAGE_SIZE
+        self, registry: Registry, *, keyring: KeyRing, meta: bytes, page_size: int = PAGE_SIZE
     ) -> None:
         self._registry = registry
         self._keyring = keyring
-        self._tail = tail
+        self._meta = meta
         self._page_size = page_size
         # The lists of a snapshot are dropped together with it.
         self._encoded: WeakKeyDictionary[OfferSet, dict[tuple[Member, str], EncodedList]] = (
@@ -243,7 +243,7 @@ class OfferLists:
         body = b'"%b":[%b]' % (member.encode(), b",".join(definitions))
         if cursor is not None:
             body += b',"nextCursor":' + _encode(cursor)
-        return completed(body, revision, self._tail, ttl_ms=ttl_ms)
+        return completed(body, revision, self._meta, ttl_ms=ttl_ms)
 
 
 def _offers(visible: OfferSet, member: Member) -> Sequence[Offer]:

@@ -22,7 +22,7 @@ Opener = Callable[[McpServer, Exchange, bytes, Params], Awaitable[EventStream]]
 
 async def discover(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `server/discover`."""
-    await server.registry.ready(ask.caller)
+    await server.registry.prepare(ask.caller)
     return server.discovery(ask.caller)
 
 
@@ -33,7 +33,7 @@ async def ping(server: McpServer, ask: McpRequest) -> bytes:
 
 async def list_tools(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `tools/list`."""
-    await server.registry.ready(ask.caller)
+    await server.registry.prepare(ask.caller)
     return server.listing.page("tools", ask.caller, ask.params, ask.revision)
 
 
@@ -45,11 +45,11 @@ class Method(msgspec.Struct, frozen=True):
     """The handler; None if the answer is a stream that stays open."""
     modern: bool = True
     legacy: bool = True
-    needs: str = ""
+    capability: str = ""
     """The server capability without which the method does not exist (V-08)."""
     mirrors: Literal["name", "uri", "task_id"] | None = None
     """The parameter that `Mcp-Name` repeats, by its name in Params."""
-    asks: bool = False
+    may_ask: bool = False
     """Whether it may be answered with requests for input (M-01)."""
     opener: Opener | None = None
     """Opens the stream of a method without a handler."""
@@ -62,23 +62,34 @@ class Method(msgspec.Struct, frozen=True):
 METHODS = (
     Method("server/discover", discover, legacy=False),
     Method("ping", ping, modern=False),
-    Method("logging/setLevel", set_level, modern=False, needs="logging", in_session=True),
-    Method("tools/list", list_tools, needs="tools"),
-    Method("tools/call", call_tool, needs="tools", mirrors="name", asks=True, runs=True),
-    Method("tasks/get", get_task, legacy=False, needs=TASKS, mirrors="task_id"),
-    Method("tasks/update", update_task, legacy=False, needs=TASKS, mirrors="task_id"),
-    Method("tasks/cancel", cancel_task, legacy=False, needs=TASKS, mirrors="task_id"),
-    Method("resources/list", list_documents, needs="resources", runs=True),
-    Method("resources/templates/list", list_templates, needs="resources"),
-    Method("resources/read", read_document, needs="resources", mirrors="uri", asks=True, runs=True),
-    Method("resources/subscribe", subscribe, modern=False, needs="resources", in_session=True),
-    Method("resources/unsubscribe", unsubscribe, modern=False, needs="resources", in_session=True),
-    Method("prompts/list", list_prompts, needs="prompts"),
-    Method("prompts/get", get_prompt, needs="prompts", mirrors="name", asks=True, runs=True),
-    Method("completion/complete", complete, needs="completions", runs=True),
-    Method("skills/list", list_skills, legacy=False, needs=SKILLS),
-    Method("skills/get", get_skill, legacy=False, needs=SKILLS, runs=True),
-    Method("resources/directory/read", read_folder, legacy=False, needs=SKILLS, runs=True),
+    Method("logging/setLevel", set_level, modern=False, capability="logging", in_session=True),
+    Method("tools/list", list_tools, capability="tools"),
+    Method("tools/call", call_tool, capability="tools", mirrors="name", may_ask=True, runs=True),
+    Method("tasks/get", get_task, legacy=False, capability=TASKS, mirrors="task_id"),
+    Method("tasks/update", update_task, legacy=False, capability=TASKS, mirrors="task_id"),
+    Method("tasks/cancel", cancel_task, legacy=False, capability=TASKS, mirrors="task_id"),
+    Method("resources/list", list_documents, capability="resources", runs=True),
+    Method("resources/templates/list", list_templates, capability="resources"),
+    Method(
+        "resources/read",
+        read_document,
+        capability="resources",
+        mirrors="uri",
+        may_ask=True,
+        runs=True,
+    ),
+    Method("resources/subscribe", subscribe, modern=False, capability="resources", in_session=True),
+    Method(
+        "resources/unsubscribe", unsubscribe, modern=False, capability="resources", in_session=True
+    ),
+    Method("prompts/list", list_prompts, capability="prompts"),
+    Method(
+        "prompts/get", get_prompt, capability="prompts", mirrors="name", may_ask=True, runs=True
+    ),
+    Method("completion/complete", complete, capability="completions", runs=True),
+    Method("skills/list", list_skills, legacy=False, capability=SKILLS),
+    Method("skills/get", get_skill, legacy=False, capability=SKILLS, runs=True),
+    Method("resources/directory/read", read_folder, legacy=False, capability=SKILLS, runs=True),
     Method(LISTEN, None, legacy=False, opener=listen),
 )
 INITIALIZE = "initialize"
@@ -92,5 +103,5 @@ def served(capabilities: Mapping[str, Any], *, modern: bool) -> dict[str, Method
         method.name: method
         for method in METHODS
         if (method.modern if modern else method.legacy)
-        and (not method.needs or method.needs in has)
+        and (not method.capability or method.capability in has)
     }

@@ -20,7 +20,7 @@ class LineReader:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._begun = bytearray()
+        self._unfinished = bytearray()
         self._skipping = False
 
     def cut(self, chunk: bytes) -> Iterator[bytes | LineTooLong]:
@@ -31,21 +31,21 @@ class LineReader:
             first = end + 1
         yield from self._take(chunk[first:], ends_line=False)
 
-    def rest(self) -> Iterator[bytes | LineTooLong]:
+    def unfinished_line(self) -> Iterator[bytes | LineTooLong]:
         """Yield an unfinished last line; call it at the end of the input."""
         yield from self._take(b"", ends_line=True)
 
     def _take(self, piece: bytes, *, ends_line: bool) -> Iterator[bytes | LineTooLong]:
-        if len(self._begun) + len(piece) > self._limit:
-            self._begun.clear()
+        if len(self._unfinished) + len(piece) > self._limit:
+            self._unfinished.clear()
             if not self._skipping:
                 yield LineTooLong()
             self._skipping = True
         if not self._skipping:
-            self._begun += piece
+            self._unfinished += piece
         if ends_line:
-            line = bytes(self._begun).strip(b" \t\r")
-            self._begun.clear()
+            line = bytes(self._unfinished).strip(b" \t\r")
+            self._unfinished.clear()
             self._skipping = False
             if line:
                 yield line

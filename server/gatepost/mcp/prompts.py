@@ -16,7 +16,7 @@ _encode = msgspec.json.encode
 
 async def list_prompts(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `prompts/list`."""
-    await server.registry.ready(ask.caller)
+    await server.registry.prepare(ask.caller)
     return server.listing.page("prompts", ask.caller, ask.params, ask.revision)
 
 
@@ -45,7 +45,7 @@ async def get_prompt(server: McpServer, ask: McpRequest) -> bytes:
     ]
     description = _description(server, ask.caller, name)
     body = b'"description":' + _encode(description) + b',"messages":' + _encode(messages)
-    return completed(body, ask.revision, server.tail)
+    return completed(body, ask.revision, server.meta)
 
 
 def _description(server: McpServer, caller: TenantContext, name: str) -> str:

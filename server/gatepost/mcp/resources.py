@@ -27,26 +27,26 @@ _encode = msgspec.json.encode
 @counted
 async def list_documents(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `resources/list` with the fixed resources and those that listers return."""
-    await server.registry.ready(ask.caller)
+    await server.registry.prepare(ask.caller)
     listers = server.registry.visible(ask.caller).listers
     # A lister that needs more scopes than the caller holds is skipped: a challenge would replace
     # the whole list. Reading one of its resources leads to the challenge.
     usable = [lister for lister in listers if lister.scopes <= ask.caller.scopes]
     if not usable:
         await server.count(ask.caller)
-        await server.registry.ready(ask.caller)
+        await server.registry.prepare(ask.caller)
         return server.listing.page("resources", ask.caller, ask.params, ask.revision)
     entries: dict[str, Mapping[str, Any]] = {}
     for lister in usable:
         for entry in await _entries(server, ask, lister):
             entries.setdefault(entry["uri"], in_revision(entry, ask.revision))
-    await server.registry.ready(ask.caller)
+    await server.registry.prepare(ask.caller)
     return server.listing.merged(ask.caller, ask.params, ask.revision, entries)
 
 
 async def list_templates(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `resources/templates/list`."""
-    await server.registry.ready(ask.caller)
+    await server.registry.prepare(ask.caller)
     return server.listing.page("resourceTemplates", ask.caller, ask.params, ask.revision)
 
 
@@ -74,7 +74,11 @@ async def read_document(server: McpServer, ask: McpRequest) -> bytes:
         raise failed(outcome.failure, uri=redacted_uri)
     body = b'"contents":' + _encode(outcome.content)
     return completed(
-        body, ask.revision, server.tail, ttl_ms=_ttl_ms(server, ask, uri), source=outcome.untrusted
+        body,
+        ask.revision,
+        server.meta,
+        ttl_ms=_ttl_ms(server, ask, uri),
+        source=outcome.untrusted,
     )
 
 

@@ -240,34 +240,34 @@ LONGEST_SOURCE = 200
 """The source is cut to this many characters."""
 
 
-def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
+def call_result(outcome: Outcome, revision: str, meta: bytes) -> bytes:
     """
-    Encode an outcome; *tail* holds the members at the end of every modern result.
+    Encode an outcome; *meta* holds the members at the end of every modern result.
 
     A failure of the tool or its arguments is a result with `isError`, which the agent reads and
     can act on. An exceeded rate limit is a protocol error (design, failure table) and raises
     JsonRpcError.
     """
     if outcome.failure is not None:
-        return _failed(outcome, outcome.failure, revision, tail)
+        return _failed(outcome, outcome.failure, revision, meta)
     if outcome.untrusted is not None:
-        tail = labelled(tail if revision == MODERN else b"", outcome.untrusted)
+        meta = labelled(meta if revision == MODERN else b"", outcome.untrusted)
     elif revision != MODERN:
-        tail = b""
+        meta = b""
     # Joined, not concatenated: each concatenation would copy a large answer again.
     if revision == MODERN:
         content = _encode(outcome.content)
         if outcome.structured is UNSET and not outcome.as_result:
-            return b"".join((_COMPLETE, content, _NO_ERROR, tail, b"}"))
-        return b"".join((_COMPLETE, content, *_value(outcome, content), _NO_ERROR, tail, b"}"))
+            return b"".join((_COMPLETE, content, _NO_ERROR, meta, b"}"))
+        return b"".join((_COMPLETE, content, *_value(outcome, content), _NO_ERROR, meta, b"}"))
     if revision == WITHOUT_STRUCTURE:
         blocks = tuple(block(item, revision) for item in outcome.content)
-        return b"".join((_OLDER, _encode(blocks), _NO_ERROR, tail, b"}"))
+        return b"".join((_OLDER, _encode(blocks), _NO_ERROR, meta, b"}"))
     content = _encode(outcome.content)
     value = _value(outcome, content)
     if value and value[1][:1] != b"{":
         value = ()  # these revisions allow only objects; the text has the value
-    return b"".join((_OLDER, content, *value, _NO_ERROR, tail, b"}"))
+    return b"".join((_OLDER, content, *value, _NO_ERROR, meta, b"}"))
 
 
 def _value(outcome: Outcome, content: bytes) -> tuple[bytes | memoryview, ...]:
@@ -287,21 +287,21 @@ def _value(outcome: Outcome, content: bytes) -> tuple[bytes | memoryview, ...]:
 
 
 @lru_cache(maxsize=256)
-def labelled(tail: bytes, source: str) -> bytes:
+def labelled(meta: bytes, source: str) -> bytes:
     """
-    Add the label of untrusted content to *tail*.
+    Add the label of untrusted content to *meta*.
 
-    *tail* is empty or ends with the members of `_meta`.
+    *meta* is empty or ends with the members of `_meta`.
     """
     name = source[:LONGEST_SOURCE].encode(errors="replace").decode()
     label = _encode({UNTRUSTED_CONTENT: {"source": name, "note": UNTRUSTED_NOTE}})
-    return b',"_meta":' + label if not tail else tail[:-1] + b"," + label[1:]
+    return b',"_meta":' + label if not meta else meta[:-1] + b"," + label[1:]
 
 
 def completed(
     members: bytes,
     revision: str,
-    tail: bytes,
+    meta: bytes,
     *,
     ttl_ms: int | None = None,
     source: str | None = None,
@@ -315,23 +315,23 @@ def completed(
     if revision != MODERN:
         return b"{" + members + (b"" if source is None else labelled(b"", source)) + b"}"
     if source is not None:
-        tail = labelled(tail, source)
+        meta = labelled(meta, source)
     hints = b"" if ttl_ms is None else b',"ttlMs":%d,"cacheScope":"private"' % ttl_ms
-    return b'{"resultType":"complete",' + members + hints + tail + b"}"
+    return b'{"resultType":"complete",' + members + hints + meta + b"}"
 
 
-def _failed(outcome: Outcome, failure: Failure, revision: str, tail: bytes) -> bytes:
+def _failed(outcome: Outcome, failure: Failure, revision: str, meta: bytes) -> bytes:
     if failure.kind == "rate_limit":
         raise rate_limited(failure)
     message = failure.message
     if failure.retry_after is not None:
         message += f" Try again in {failure.retry_after:g} seconds."
     content = _encode([{"type": "text", "text": message}])
-    tail = tail if revision == MODERN else b""
+    meta = meta if revision == MODERN else b""
     if outcome.untrusted is not None:
-        tail = labelled(tail, outcome.untrusted)
+        meta = labelled(meta, outcome.untrusted)
     start = _COMPLETE if revision == MODERN else _OLDER
-    return b"".join((start, content, b',"isError":true', tail, b"}"))
+    return b"".join((start, content, b',"isError":true', meta, b"}"))
 
 
 def rate_limited(failure: Failure) -> JsonRpcError:

@@ -96,7 +96,7 @@ class RoundTripClient(StreamClient):
     """
     The client of one modern request: it receives messages now, and answers in its next request.
 
-    *asks* says whether the method may be answered with requests for input (M-01).
+    *may_ask* says whether the method may be answered with requests for input (M-01).
     """
 
     _round = 0
@@ -108,12 +108,18 @@ class RoundTripClient(StreamClient):
     _previous_state = b""
 
     def __init__(
-        self, server: McpServer, caller: TenantContext, method: str, params: Params, *, asks: bool
+        self,
+        server: McpServer,
+        caller: TenantContext,
+        method: str,
+        params: Params,
+        *,
+        may_ask: bool,
     ) -> None:
         # Nearly all clients declare capabilities, and few calls use them: decode them on demand.
         self._server, self._caller = server, caller
         self._method, self._params = method, params
-        self._asks = asks
+        self._may_ask = may_ask
 
     def enable_messages(self, stream: SseResponse | None) -> None:
         """Enable the messages that the request asks for; raises JsonRpcError (LG-04)."""
@@ -167,7 +173,7 @@ class RoundTripClient(StreamClient):
         client is asked again.
         """
         required = required_by(requests)
-        if missing := lacking(self.capabilities, required) if self._asks else required:
+        if missing := lacking(self.capabilities, required) if self._may_ask else required:
             raise MissingCapability(missing)
         answers = {key: self._answer(key, request) for key, request in requests.items()}
         accepted = {key: answer for key, answer in answers.items() if answer is not None}
@@ -177,8 +183,12 @@ class RoundTripClient(StreamClient):
         return accepted
 
     def _answer(self, key: str, request: InputRequest) -> Mapping[str, Any] | None:
-        others = {other: response for other, response in self._responses.items() if other != key}
-        response, self._responses = self._responses.get(key), others
+        remaining = {
+            other_key: response
+            for other_key, response in self._responses.items()
+            if other_key != key
+        }
+        response, self._responses = self._responses.get(key), remaining
         request_digest = digest(request)
         if response is None or response.request_digest not in (None, request_digest):
             return None
@@ -189,7 +199,7 @@ class RoundTripClient(StreamClient):
         except (MalformedAnswer, msgspec.DecodeError, RecursionError) as invalid:
             raise InputRejected(key, request, str(invalid)) from None
         # Only accepted answers are put into the next state.
-        self._responses = {**others, key: InputResponse(request_digest, response.answer)}
+        self._responses = {**remaining, key: InputResponse(request_digest, response.answer)}
         return answer
 
     async def wait_for_decision(self, waiting: Waiting) -> None:
@@ -218,7 +228,7 @@ class RoundTripClient(StreamClient):
 
     def _page(self, waiting: Waiting) -> InputRequest | None:
         """Return the page to show; None if the client does not open pages."""
-        if not waiting.url or not self._asks or lacking(self.capabilities, PAGES):
+        if not waiting.url or not self._may_ask or lacking(self.capabilities, PAGES):
             return None
         return UrlElicitation(waiting.message, waiting.url).request
 
@@ -249,7 +259,7 @@ class RoundTripClient(StreamClient):
         # An approval page is shown between two runs of the tool, and the state is the tool's.
         tool_state = self._previous_state if is_page else needed.state
         state = self._seal(needed.requests, tool_state, is_page=is_page)
-        return encoded + b',"requestState":' + _encode(state) + self._server.tail + b"}"
+        return encoded + b',"requestState":' + _encode(state) + self._server.meta + b"}"
 
     def _seal(
         self, requests: Mapping[str, InputRequest], tool_state: bytes, *, is_page: bool

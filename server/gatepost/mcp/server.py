@@ -80,7 +80,7 @@ class McpServer:
         running_requests: RunningRequests | None = None,
         page_size: int = PAGE_SIZE,
         approval_tools: Collection[str] = (),
-        asks: Callable[[Tool], bool] = lambda tool: False,
+        needs_approval: Callable[[Tool], bool] = lambda tool: False,
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -94,7 +94,7 @@ class McpServer:
         any_tool = frozenset() if registry.source is None else frozenset({CALL})
         self.approval_tools = any_tool.union(approval_tools)
         """The tools whose calls may have to wait for an approval; see `may_ask` for the others."""
-        self._asks = asks
+        self._needs_approval = needs_approval
         lasting = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
         self.lengthy = lasting | self.approval_tools
         """The tools whose calls may become tasks; see `is_lengthy` for those of tenants."""
@@ -104,8 +104,8 @@ class McpServer:
         self.capabilities: dict[str, Any] = capabilities(registry)
         negotiated = extensions(registry, tasks=bool(self.lengthy))
         self.modern_capabilities = self.capabilities | negotiated
-        self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
-        self.listing = OfferLists(registry, keyring=keyring, tail=self.tail, page_size=page_size)
+        self.meta = b',"_meta":' + _encode({SERVER_INFO: info})
+        self.listing = OfferLists(registry, keyring=keyring, meta=self.meta, page_size=page_size)
         discovery = {
             "resultType": "complete",
             "supportedVersions": SERVED,
@@ -120,12 +120,12 @@ class McpServer:
     def may_ask(self, caller: TenantContext, name: str) -> bool:
         """Return whether calls of the tenant's own tool may have to wait for an approval."""
         tool = self.registry.tool_of_tenant(caller, name)
-        return tool is not None and self._asks(tool)
+        return tool is not None and self._needs_approval(tool)
 
     def is_lengthy(self, caller: TenantContext, name: str) -> bool:
         """Return whether calls of the tenant's own tool may become tasks."""
         tool = self.registry.tool_of_tenant(caller, name)
-        return tool is not None and (may_last(tool) or self._asks(tool))
+        return tool is not None and (may_last(tool) or self._needs_approval(tool))
 
     async def count(self, caller: TenantContext) -> None:
         """Count a request against its caller's rate limit; raises JsonRpcError above it."""

@@ -17,7 +17,7 @@ _encode = msgspec.json.encode
 
 async def list_skills(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `skills/list`."""
-    await server.registry.ready(ask.caller)
+    await server.registry.prepare(ask.caller)
     return server.listing.page("skills", ask.caller, ask.params, ask.revision)
 
 
@@ -32,7 +32,7 @@ async def get_skill(server: McpServer, ask: McpRequest) -> bytes:
 async def read_folder(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `resources/directory/read` with the direct children of a skill's folder."""
     uri = uri_in(ask.params)
-    await server.registry.ready(ask.caller)
+    await server.registry.prepare(ask.caller)
     for skill in server.registry.visible(ask.caller).skills:
         children: Sequence[Mapping[str, str]] | None = skill.folders.get(uri)
         if children is not None:
@@ -62,4 +62,4 @@ async def _entry(server: McpServer, ask: McpRequest, uri: str) -> Mapping[str, o
 
 
 def _result(server: McpServer, ask: McpRequest, body: bytes) -> bytes:
-    return completed(body, ask.revision, server.tail, ttl_ms=TTL_MS)
+    return completed(body, ask.revision, server.meta, ttl_ms=TTL_MS)

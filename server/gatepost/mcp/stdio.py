@@ -52,7 +52,7 @@ class Frames:
         self._take = take
         self._identity = identity
         self._events = False
-        self._begun = b""
+        self._unfinished = b""
         self._answered = False
         self._wants_back = False
         self.status = 0
@@ -78,7 +78,7 @@ class Frames:
             await self._take(body)
 
     async def _cut(self, body: bytes) -> None:
-        *frames, self._begun = (self._begun + body).split(b"\n\n")
+        *frames, self._unfinished = (self._unfinished + body).split(b"\n\n")
         for frame in frames:
             for line in frame.split(b"\n"):
                 name, _, value = line.partition(b": ")
@@ -193,10 +193,10 @@ class Stdio:
             return None
         task = asyncio.create_task(self._exchange(line, identity, headers))
         self._running[task] = identity
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _on_task_end(self, task: "asyncio.Task[None]") -> None:
         identity = self._running.pop(task)
         failed = None if task.cancelled() else task.exception()
         if failed is not None:

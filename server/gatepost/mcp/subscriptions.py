@@ -111,7 +111,7 @@ async def _honoured(server: McpServer, caller: TenantContext, requested: Filter)
     for list_name, member in LISTS.items():
         if getattr(requested, member) and offered.get(list_name, {}).get("listChanged"):
             setattr(honoured, member, True)
-    await server.registry.ready(caller)
+    await server.registry.prepare(caller)
     if requested.resource_subscriptions is not UNSET and offered.get("resources", {}).get(
         "subscribe"
     ):

@@ -75,7 +75,7 @@ def _cancelled(record: TaskRecord) -> TaskRecord:
 
 
 def _result(server: McpServer, members: dict[str, Any]) -> bytes:
-    return _encode(members)[:-1] + server.tail + b"}"
+    return _encode(members)[:-1] + server.meta + b"}"
 
 
 async def _task(server: McpServer, ask: McpRequest) -> TaskRecord:

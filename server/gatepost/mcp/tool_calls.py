@@ -15,6 +15,7 @@ from gatepost.mcp.server import McpRequest, McpServer
 from gatepost.mcp.task_methods import UNDECLARED, created
 from gatepost.mcp.tasks.task_record import BeforeTask
 from gatepost.mcp.tasks.task_runner import perform
+from gatepost.storage.commit import NO_COMMIT
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.client import (
@@ -28,7 +29,7 @@ from gatepost.tools.client import (
 from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.redacted_call import has_tool_started
 from gatepost.tools.registry import UnknownTool
-from gatepost.tools.runner import EXPIRED, NO_RECORD, UNRECORDED_EFFECT
+from gatepost.tools.runner import EXPIRED, UNRECORDED_EFFECT
 
 ONLY_TASKS = "The tool takes long, so only clients that support tasks (MCP 2026-07-28) can call it."
 UNSTARTED_S = 1.0
@@ -56,7 +57,7 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
         correlation=ask.correlation,
         peer=ask.peer,
     )
-    commit = NO_RECORD
+    commit = NO_COMMIT
     try:
         if call.name in server.lengthy or (
             server.registry.source is not None and await _is_tenants_lengthy(server, call)
@@ -76,13 +77,13 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
         outcome = Outcome(failure=Failure("denied", f"This tool {missing}."))
     if outcome is UNRECORDED_EFFECT:
         raise unrecorded(ask.request_id)
-    body = call_result(outcome, ask.revision, server.tail)
-    return body if commit.kept else UncommittedResult(body, commit)
+    body = call_result(outcome, ask.revision, server.meta)
+    return body if commit.durable else UncommittedResult(body, commit)
 
 
 async def _is_tenants_lengthy(server: McpServer, call: Call) -> bool:
     """Return whether it is a call of a tenant's own tool, which may become a task."""
-    await server.registry.ready(call.caller)
+    await server.registry.prepare(call.caller)
     return server.is_lengthy(call.caller, call.name)
 
 
@@ -181,7 +182,7 @@ async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outc
     Raises the exceptions of `Runner.run`, and JsonRpcError or StoreUnavailable if the task cannot
     be stored.
     """
-    await server.registry.ready(call.caller)
+    await server.registry.prepare(call.caller)
     try:
         tool = server.registry.find(call.caller, call.name)
     except UnknownTool:

@@ -14,8 +14,8 @@ class SignedInTokens:
     """
     Gets access tokens for one server, and asks a person only if it must.
 
-    *kept* is the file where the sign-in is kept, None if it is not. *scopes* are those that it must
-    have, separated by spaces. *tell* shows a sentence if it cannot be kept.
+    *kept_sign_in* is the file of the sign-in, None if it is not kept. *scopes* are those that it
+    must have, separated by spaces. *tell* shows a sentence if it cannot be kept.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class SignedInTokens:
         scopes: str = "",
         tell: Callable[[str], object],
     ) -> None:
-        self._browser, self._kept, self._tell = browser, kept_sign_in, tell
+        self._browser, self._kept_sign_in, self._tell = browser, kept_sign_in, tell
         self._scopes = scopes
         self._used = ""
         """The access token that was used last."""
@@ -60,16 +60,16 @@ class SignedInTokens:
     async def _refresh(self, old: KeptTokens) -> KeptTokens | None:
         """Return new tokens; None if only a person can sign in."""
         self._refreshed = True
-        if self._kept is None or not old.refresh_token:
+        if self._kept_sign_in is None or not old.refresh_token:
             return None
         try:
-            async with self._kept.alone():
+            async with self._kept_sign_in.alone():
                 stored = self._read()
                 if stored is None or stored.access_token != old.access_token:
                     return stored
                 tokens = await self._browser.refreshed(stored)
                 try:
-                    self._kept.write(tokens)
+                    self._kept_sign_in.write(tokens)
                 except OSError as error:
                     self._not_kept(error)
                 return tokens
@@ -78,25 +78,25 @@ class SignedInTokens:
 
     def _read(self) -> KeptTokens | None:
         try:
-            return None if self._kept is None else self._kept.read()
+            return None if self._kept_sign_in is None else self._kept_sign_in.read()
         except OSError as error:
             self._tell(f"The kept sign-in is not used: {error}")
-            self._kept = None
+            self._kept_sign_in = None
             return None
 
     async def _keep(self, tokens: KeptTokens) -> None:
         """Write tokens when no other command writes, or signs out."""
-        if self._kept is None:
+        if self._kept_sign_in is None:
             return
         try:
-            async with self._kept.alone():
-                self._kept.write(tokens)
+            async with self._kept_sign_in.alone():
+                self._kept_sign_in.write(tokens)
         except OSError as error:
             self._not_kept(error)
 
     def _not_kept(self, error: OSError) -> None:
         self._tell(f"The sign-in is not kept: {error}")
-        self._kept = None
+        self._kept_sign_in = None
 
 
 async def no_sign_in(refused: HttpAnswer) -> str:

@@ -90,7 +90,7 @@ class RemoteSession:
         if self._session_id is not None and self._peer is not None:
             headers = outgoing.common_headers(self._peer.era, self._peer.revision)
             try:
-                await self._client.delete(self._url, headers=headers | self._own())
+                await self._client.delete(self._url, headers=headers | self._session_headers())
             except httpx2.HTTPError:
                 return  # the server ends it by itself
 
@@ -119,7 +119,7 @@ class RemoteSession:
         )
         return description
 
-    def _own(self) -> dict[str, str]:
+    def _session_headers(self) -> dict[str, str]:
         session_header = {} if self._session_id is None else {"mcp-session-id": self._session_id}
         return session_header | ({"authorization": f"Bearer {self._token}"} if self._token else {})
 
@@ -145,7 +145,7 @@ class RemoteSession:
                 self._url,
                 content=body,
                 # Unpacked, a small answer could fill the memory.
-                headers={**headers, **self._own(), "accept-encoding": "identity"},
+                headers={**headers, **self._session_headers(), "accept-encoding": "identity"},
                 timeout=TIMEOUT,
                 follow_redirects=False,
             ) as reply:

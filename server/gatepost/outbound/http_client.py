@@ -21,7 +21,7 @@ from gatepost.outbound.http_request import (
     HARMLESS_HEADERS,
     OutboundRequest,
     outbound_request,
-    plain,
+    plain_url,
 )
 from gatepost.outbound.redirect import STATUSES, following, host_and_port
 from gatepost.outbound.transport_errors import (
@@ -183,7 +183,7 @@ class Sender:
         if unknown := options.keys() - Sending.__annotations__.keys():
             # A misspelt `confidential` would send a secret in the clear.
             raise TypeError(f"a request has no option {', '.join(sorted(unknown))}")
-        url = plain(url)
+        url = plain_url(url)
         if problem := self._address_policy.problem(url):
             raise refused_url(problem)
         outbound = outbound_request(method, url, options)

@@ -91,8 +91,8 @@ def outbound_request(method: str, url: str, options: Sending) -> OutboundRequest
     """
     Return the request that a tool asks for; raises ToolFailure if it must not be sent.
 
-    *url* is `plain` and was checked in this form, because parsing it would normalize it and hide
-    an attack.
+    *url* is a `plain_url` and was checked in this form, because parsing it would normalize it and
+    hide an attack.
     """
     if not TOKEN.fullmatch(method) or method.upper() in UNSENT_METHODS:
         raise unsent(f"The method {method[:40]!r} cannot be sent.")
@@ -142,7 +142,7 @@ def _remembered(url: str) -> httpx2.URL:
     return httpx2.URL(url)
 
 
-def plain(url: str) -> str:
+def plain_url(url: str) -> str:
     """Return *url* without its fragment, and with its path and query in ASCII."""
     url = url.partition("#")[0]
     if len(url) > URL_CHARACTERS:

@@ -5,7 +5,7 @@ from urllib.parse import urljoin
 import httpx2
 import msgspec
 
-from gatepost.outbound.http_request import HARMLESS_HEADERS, OutboundRequest, plain
+from gatepost.outbound.http_request import HARMLESS_HEADERS, OutboundRequest, plain_url
 from gatepost.outbound.transport_errors import refused_url
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.address_policy import ToolAddressPolicy
@@ -58,8 +58,8 @@ def _becomes_get(method: str, status: int) -> bool:
 
 def _target(base: str, location: str, address_policy: ToolAddressPolicy) -> httpx2.URL:
     try:
-        text = plain(urljoin(base, plain(location)))
-        if not PRINTABLE.fullmatch(plain(location)):
+        text = plain_url(urljoin(base, plain_url(location)))
+        if not PRINTABLE.fullmatch(plain_url(location)):
             raise refused_url("a redirect has an invalid URL")
         if problem := address_policy.problem(text):
             raise refused_url(f"a redirect leads to another, and {problem}")

@@ -18,13 +18,13 @@ class DebugStage(Stage):
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Handle the call; implements `Stage`."""
         began = time.perf_counter()
-        ended = "cancelled or refused"
+        result = "cancelled or refused"
         try:
             outcome = await proceed(call, offer, arguments)
-            ended = "success" if outcome.failure is None else outcome.failure.kind
+            result = "success" if outcome.failure is None else outcome.failure.kind
             return outcome
         except ToolFailure as failed:
-            ended = failed.failure.kind
+            result = failed.failure.kind
             raise
         finally:
             log.debug(
@@ -36,6 +36,6 @@ class DebugStage(Stage):
                     "request_id": call.request_id,
                     "correlation": call.correlation,
                     "duration_ms": round((time.perf_counter() - began) * 1000, 1),
-                    "outcome": ended,
+                    "outcome": result,
                 },
             )

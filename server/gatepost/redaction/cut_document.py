@@ -43,12 +43,12 @@ def is_clear_before(encoded: bytes, cut_at: int, redactor: Redactor) -> bool:
     limit = cut_at + LONGEST_ESCAPE * redactor.longest
     head = cut_whole(encoded, limit + NEAR_BYTES)
     document = JsonDocument(head)
-    if not (redactor.plain or is_unquoted(document.text)):
+    if not (redactor.is_empty or is_unquoted(document.text)):
         head = cut_whole(encoded, limit + FAR_BYTES)
         document = JsonDocument(head)
     if len(head) == len(encoded) or not redactor.has_no_beginning(document.text):
         return False
-    if redactor.plain:
+    if redactor.is_empty:
         return True
     if _searched_size(head, cut_at, document.text) < redactor.longest:
         return False
@@ -104,8 +104,8 @@ def _quoted_values(texts: set[bytes], quote: bytes) -> list[bytes]:
 
 def _decodings(string: bytes) -> list[bytes]:
     """Return each decoding of a string of JSON; nothing is left of one that cannot be decoded."""
-    plain = plain_string(string)
-    return [b""] if plain is string and b"\\" in string else layers(plain)
+    decoded = plain_string(string)
+    return [b""] if decoded is string and b"\\" in string else layers(decoded)
 
 
 def _views(text: bytes, quote: bytes) -> list[bytes]:

@@ -28,22 +28,22 @@ _HEX_WINDOW_BYTES = 4
 def marks_of(name: str, value: str) -> Iterator[KnownMatch]:
     """Return the patterns of one secret, or none if the value is too short."""
     value = value.strip()  # files end in a line break that is not part of the value
-    plain = value.encode(errors="surrogatepass")
-    if len(plain) < MIN_BYTES:
+    value_bytes = value.encode(errors="surrogatepass")
+    if len(value_bytes) < MIN_BYTES:
         return
-    name = shown(name)
-    written = dict.fromkeys([plain, *_spelt(plain), *_lines(plain)])
+    name = displayed_name(name)
+    written = dict.fromkeys([value_bytes, *_spelt(value_bytes), *_lines(value_bytes)])
     for encoded in written:
         if len(encoded) >= MIN_BYTES:
             yield Literal(name, encoded)
     wide = value.encode("utf-16-le", errors="surrogatepass")
     yield Literal(name, wide.removesuffix(b"\0"))
-    yield from _hex(name, plain)
-    for form in dict.fromkeys([plain, *_inside(plain, value), wide, _swapped(wide)]):
+    yield from _hex(name, value_bytes)
+    for form in dict.fromkeys([value_bytes, *_inside(value_bytes, value), wide, _swapped(wide)]):
         yield from _base64(name, form)
     for lead in range(3):
         # Base64 within base64: `kubectl get secret` prints a registry's password like this.
-        yield from _base64(name, base64_core(plain, lead)[0])
+        yield from _base64(name, base64_core(value_bytes, lead)[0])
 
 
 def meant_by(value: str) -> list[str]:
@@ -59,7 +59,7 @@ def meant_by(value: str) -> list[str]:
     return [*meanings, password] if user and password else meanings
 
 
-def shown(name: str) -> str:
+def displayed_name(name: str) -> str:
     """
     Return a secret's name as shown in redacted texts.
 
@@ -72,20 +72,20 @@ def shown(name: str) -> str:
     return _NAMEABLE.sub("_", name)[:64] or "SECRET"
 
 
-def _spelt(plain: bytes) -> Iterator[bytes]:
+def _spelt(value: bytes) -> Iterator[bytes]:
     """Return the encodings that unescaping does not decode."""
-    yield plain.replace(b" ", b"+")
-    yield from decoded_forms(plain)
+    yield value.replace(b" ", b"+")
+    yield from decoded_forms(value)
 
 
-def _lines(plain: bytes) -> Iterator[bytes]:
+def _lines(value: bytes) -> Iterator[bytes]:
     """Return parts that are searched for separately: lines of keys, members of JSON credentials."""
-    if plain[:1] in (b"{", b"["):
+    if value[:1] in (b"{", b"["):
         with suppress(ValueError, RecursionError):
             # An object becomes the tuple of its members, several of one name included.
-            document = json.loads(plain, object_pairs_hook=tuple)
+            document = json.loads(value, object_pairs_hook=tuple)
             yield from (text for text in _texts(document) if len(text) >= LINE_BYTES)
-    for line in map(bytes.strip, plain.splitlines()):
+    for line in map(bytes.strip, value.splitlines()):
         if len(line) >= LINE_BYTES and not line.startswith(b"-----"):
             yield line
 
@@ -100,7 +100,7 @@ def _texts(value: Any) -> Iterator[bytes]:
         yield value.encode(errors="surrogatepass")
 
 
-def _inside(plain: bytes, value: str) -> Iterator[bytes]:
+def _inside(encoded: bytes, value: str) -> Iterator[bytes]:
     """Return the encodings in documents and URLs, which base64 may contain."""
     try:
         in_json = msgspec.json.encode(value)[1:-1]
@@ -109,7 +109,7 @@ def _inside(plain: bytes, value: str) -> Iterator[bytes]:
     yield in_json
     yield in_json.replace(b"/", b"\\/")
     yield json.dumps(value)[1:-1].encode()
-    yield quote(plain, safe="").encode()
+    yield quote(encoded, safe="").encode()
 
 
 def _swapped(wide: bytes) -> bytes:
@@ -118,9 +118,9 @@ def _swapped(wide: bytes) -> bytes:
     return bytes(swapped)
 
 
-def _base64(name: str, plain: bytes) -> Iterator[KnownMatch]:
+def _base64(name: str, value: bytes) -> Iterator[KnownMatch]:
     for lead in range(3):
-        core, left, right = base64_core(plain, lead)
+        core, left, right = base64_core(value, lead)
         if len(core) < MIN_BYTES:
             continue
         yield Literal(name, core, left=left, right=right)
@@ -129,10 +129,10 @@ def _base64(name: str, plain: bytes) -> Iterator[KnownMatch]:
             yield Literal(name, safe, left=left, right=right)
 
 
-def _hex(name: str, plain: bytes) -> Iterator[KnownMatch]:
+def _hex(name: str, value: bytes) -> Iterator[KnownMatch]:
     for separator in ("", ":", " "):
-        hex_digits = plain.hex(separator) if separator else plain.hex()
-        tail = plain[-_HEX_WINDOW_BYTES:]
+        hex_digits = value.hex(separator) if separator else value.hex()
+        tail = value[-_HEX_WINDOW_BYTES:]
         last = tail.hex(separator) if separator else tail.hex()
         for digits in itertools.product(*[{digit, digit.upper()} for digit in last]):
             window = "".join(digits).encode()

@@ -62,7 +62,7 @@ def cleaned(
     document = JsonDocument(encoded, blocks=blocks, names=names)
     split = document.split(redactor)
     spans = document.spans(redactor, split)
-    binary = document.without(redactor)
+    binary = document.redacted_binaries(redactor)
     numbers = document.numbers(redactor, split)
     return document.changed(spans, binary, numbers) if spans or binary or numbers else None
 
@@ -124,7 +124,7 @@ class JsonDocument:
     def split(self, redactor: Redactor) -> Split:
         """Return the secrets that are split over consecutive leaves in one of the views."""
         split = Split({}, [])
-        if redactor.plain:
+        if redactor.is_empty:
             return split
         for index in self._quoting():
             if quoted_spans := quoted(self._texts[index], redactor):
@@ -194,12 +194,12 @@ class JsonDocument:
         if has_names:
             yield leaves
         if values and (numbers := self._numbers()):
-            places = {leaf.at: leaf for leaf in values}
+            leaves_by_index = {leaf.at: leaf for leaf in values}
             in_order: list[DocumentLeaf] = []
             for index, gap_numbers in enumerate(numbers):
                 in_order += gap_numbers
-                if index in places:
-                    in_order.append(places[index])
+                if index in leaves_by_index:
+                    in_order.append(leaves_by_index[index])
             yield in_order
 
     def _unworded(self, leaves: list[DocumentLeaf]) -> list[DocumentLeaf]:
@@ -229,7 +229,7 @@ class JsonDocument:
             return True
         return self._texts[index] in self._names and self._is_name(index)
 
-    def without(self, redactor: Redactor) -> dict[int, bytes]:
+    def redacted_binaries(self, redactor: Redactor) -> dict[int, bytes]:
         """Return the redacted binary members that contain secrets."""
         replacements: dict[int, bytes] = {}
         if not self._blocks or BINARY.isdisjoint(self._strings):
@@ -244,7 +244,7 @@ class JsonDocument:
     def numbers(self, redactor: Redactor, split: Split) -> list[SecretSpan]:
         """Return the secrets in numbers between the strings."""
         gaps_text = SEPARATOR.join(self._between)
-        if redactor.plain or not any(digit in gaps_text for digit in b"0123456789"):
+        if redactor.is_empty or not any(digit in gaps_text for digit in b"0123456789"):
             return []
         return redactor.values(gaps_text) + split.numbers
 
@@ -257,8 +257,8 @@ class JsonDocument:
         """Return the document with markers."""
         strings, gaps = [*self._strings], self._between
         for index, spans in spans_by_string.items():
-            plain = replaced(self._texts[index], spans).decode(errors="replace")
-            strings[index] = _encode(plain)[1:-1]
+            redacted_text = replaced(self._texts[index], spans).decode(errors="replace")
+            strings[index] = _encode(redacted_text)[1:-1]
         for index, data in binary.items():
             strings[index] = data
         if numbers:

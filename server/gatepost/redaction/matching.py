@@ -186,41 +186,43 @@ class BasicCredentials(Shape):
         if span is None:
             return None
         try:
-            plain = base64.b64decode(text[span.start : span.end], validate=True).decode()
+            decoded = base64.b64decode(text[span.start : span.end], validate=True).decode()
         except ValueError:
             return None
-        return span if ":" in plain and plain.isprintable() else None
+        return span if ":" in decoded and decoded.isprintable() else None
 
 
 class Enclosed:
     """A token of that form in base64, *lead* bytes into a group of three."""
 
     doubt, effort = 20, 1
-    __slots__ = ("_form", "_lead", "_most", "name", "window")
+    __slots__ = ("_form", "_lead", "_max_digits", "name", "window")
 
-    def __init__(self, name: str, opening: bytes, lead: int, form: bytes, *, long: bool) -> None:
+    def __init__(
+        self, name: str, opening: bytes, lead: int, form: bytes, *, may_be_long: bool
+    ) -> None:
         self.name, self._form = name, form
-        self._lead, self._most = lead, MAX_DIGITS if long else USUAL_DIGITS
+        self._lead, self._max_digits = lead, MAX_DIGITS if may_be_long else USUAL_DIGITS
         self.window = base64_core(opening, lead)[0]
 
     def at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
         begin = position - (self._lead and self._lead + 1)
-        match = None if begin < 0 else _BEHIND.match(text, begin, begin + self._most)
+        match = None if begin < 0 else _BEHIND.match(text, begin, begin + self._max_digits)
         if match is None:
             return None
         digits = match[0].rstrip(b"=")
         digits = digits[: len(digits) - (len(digits) % 4 == 1)].translate(_STANDARD)
         try:
-            plain = base64.b64decode(digits + b"=" * (-len(digits) % 4))
+            decoded = base64.b64decode(digits + b"=" * (-len(digits) % 4))
         except binascii.Error:
             return None
-        match = compiled(self._form).match(plain, self._lead)
+        match = compiled(self._form).match(decoded, self._lead)
         if match is None:
             return None
         first, last = match.span(match.lastindex or 0)
         end = begin + -(-last * 4 // 3)
-        if last + 2 >= len(plain) and (tail_match := _BEHIND.match(text, end)):
+        if last + 2 >= len(decoded) and (tail_match := _BEHIND.match(text, end)):
             end = tail_match.end()
         return SecretSpan(begin + first * 4 // 3, end, self.name, False)
 
@@ -229,13 +231,13 @@ class Enclosed:
         return None
 
 
-def base64_core(plain: bytes, lead: int) -> tuple[bytes, bool, bool]:
+def base64_core(value: bytes, lead: int) -> tuple[bytes, bool, bool]:
     """
-    Return the digits that *plain* has in base64 whatever stands around it, *lead* bytes into a
+    Return the digits that *value* has in base64 whatever stands around it, *lead* bytes into a
     group of 3, and whether the digit before and the one behind hold bits of it as well.
     """
-    digits = base64.b64encode(b"\0" * lead + plain)
-    first, bits = lead and lead + 1, (lead + len(plain)) * 8
+    digits = base64.b64encode(b"\0" * lead + value)
+    first, bits = lead and lead + 1, (lead + len(value)) * 8
     return digits[first : bits // 6], lead > 0, bits % 6 > 0
 
 
@@ -249,9 +251,11 @@ def _window(pattern: bytes) -> tuple[int, bytes]:
         return 0, pattern
     # The window is not at the beginning, because keys of one service begin alike, and each hit
     # would be compared with all of them.
-    ends, middle = len(pattern) - WINDOW_BYTES, (len(pattern) - WINDOW_BYTES) // 2
-    last, middle_window = pattern[ends:], pattern[middle : middle + WINDOW_BYTES]
-    return (ends, last) if len(set(last)) >= len(set(middle_window)) else (middle, middle_window)
+    last_start, middle = len(pattern) - WINDOW_BYTES, (len(pattern) - WINDOW_BYTES) // 2
+    last, middle_window = pattern[last_start:], pattern[middle : middle + WINDOW_BYTES]
+    return (
+        (last_start, last) if len(set(last)) >= len(set(middle_window)) else (middle, middle_window)
+    )
 
 
 _FREE = rb"(?<![A-Za-z0-9_])"
@@ -347,8 +351,12 @@ def shapes() -> Iterator[SecretMatch]:
             yield Shape(name, opening, pattern)
             if name == "JWT" or len(opening) < _ENCLOSED_BYTES:
                 continue
-            long = name == "PRIVATE_KEY"
-            yield from (Enclosed(name, opening, lead, inner, long=long) for lead in range(3))
+            may_be_long = name == "PRIVATE_KEY"
+            yield from (
+                Enclosed(name, opening, lead, inner, may_be_long=may_be_long) for lead in range(3)
+            )
         if name == "JWT":
             for opening in _HEADERS:
-                yield from (Enclosed(name, opening, lead, inner, long=True) for lead in range(3))
+                yield from (
+                    Enclosed(name, opening, lead, inner, may_be_long=True) for lead in range(3)
+                )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ahocorasick_rs import BytesAhoCorasick
 
 from gatepost.redaction.matching import ends_of
-from gatepost.redaction.screen import holds
+from gatepost.redaction.screen import has_pattern
 from gatepost.redaction.secret_search import portions
 
 STRINGS_AT_ONCE = 20_000
@@ -56,7 +56,7 @@ def joined_strings(text: bytes, quote: bytes, edge: int = 0) -> list[bytes]:
     texts: list[bytes] = []
     with_names: list[bytes] = []
     with_numbers: list[bytes] = []
-    has_spaces = COLON in text and holds(_spaced_colons, text)
+    has_spaces = COLON in text and has_pattern(_spaced_colons, text)
     for strings, gaps in _portions(text, quote):
         if edge and len(text) > 2 * edge * len(strings):
             strings = [ends_of(string, edge, SEPARATOR) or b"" for string in strings]
@@ -118,13 +118,13 @@ def _numbers(gaps: list[bytes], quote: bytes) -> list[bytes] | None:
     if len(gaps_text.translate(None, _NO_DIGITS[quote])) <= len(gaps) + 1:
         return None  # only the quotation marks
     # If the text is not JSON, the head alone usually shows it.
-    if not holds(_no_numbers, _without_literals(gaps_text[:HEAD_BYTES]).translate(_KINDS)):
-        plain = _without_literals(gaps_text)
-        if not holds(_no_numbers, plain.translate(_KINDS)):
-            return plain.translate(None, _NO_NUMBERS[quote]).split(quote)[1:-1]
+    if not has_pattern(_no_numbers, _without_literals(gaps_text[:HEAD_BYTES]).translate(_KINDS)):
+        remaining_text = _without_literals(gaps_text)
+        if not has_pattern(_no_numbers, remaining_text.translate(_KINDS)):
+            return remaining_text.translate(None, _NO_NUMBERS[quote]).split(quote)[1:-1]
     number_texts: list[bytes] = []
-    plain = gaps_text.replace(SEPARATOR, b"x").replace(MINUS_REPLACEMENT, b"x")
-    for pieces in portions(_UNSIGNED, plain):
+    remaining_text = gaps_text.replace(SEPARATOR, b"x").replace(MINUS_REPLACEMENT, b"x")
+    for pieces in portions(_UNSIGNED, remaining_text):
         # Only the quotation marks between the numbers stay, and a minus right before a number.
         numbers_text = SEPARATOR.join([*pieces[::2], b""]).replace(
             b"-" + SEPARATOR, MINUS_REPLACEMENT + SEPARATOR

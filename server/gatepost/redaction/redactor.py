@@ -77,7 +77,7 @@ class Redactor:
             Automaton([*marks, *token_shapes()], fast=fast) if marks else plain_automaton(),
         )
         self._marks: list[KnownMatch] | None = marks
-        self.plain = not marks
+        self.is_empty = not marks
         """Whether the tenant has no secrets."""
         self.longest = longest_of(marks)
         """The length of the longest encoding of a secret in bytes."""
@@ -122,7 +122,7 @@ class Redactor:
     def is_unsplit(self, text: bytes) -> bool:
         """Return True only if no secret is split over the quoted strings of a text."""
         return self._split_screen is not None and self._split_screen.is_unsplit(
-            text, plain=not has_layers(text)
+            text, single_decoding=not has_layers(text)
         )
 
     def is_promptly_unsplit(self, text: bytes) -> bool:
@@ -132,7 +132,9 @@ class Redactor:
         It takes no longer than a search, whatever the text consists of: one with escapes or line
         breaks, which would have to be decoded, is not looked at.
         """
-        return self.plain or is_unquoted(text) or (not has_layers(text) and self.is_unsplit(text))
+        return (
+            self.is_empty or is_unquoted(text) or (not has_layers(text) and self.is_unsplit(text))
+        )
 
     def is_plain_and_clear(self, text: bytes) -> bool:
         """Return whether a short text has no quotation marks, escapes or secrets."""
@@ -148,7 +150,7 @@ class Redactor:
 
         A token's form could reach from one value into the next.
         """
-        if self.plain:
+        if self.is_empty:
             return []
         if len(text) <= SCREENED_BYTES and not (has_layers(text) or self._search(text, True)):
             return []  # true for nearly all texts
@@ -166,15 +168,15 @@ class Redactor:
         self, text: bytes, find: Callable[[Automaton, bytes], list[SecretSpan]]
     ) -> list[SecretSpan]:
         spans: list[SecretSpan] = []
-        ways = None
+        all_readings = None
         for depth, layer in enumerate(layers(text)):
             for automaton in self._automata:
                 for span in find(automaton, layer):
                     if depth == 0:
                         spans.append(span)
                         continue
-                    ways = ways or readings(text)
-                    start, end = ways[depth].source(span.start, span.end)
+                    all_readings = all_readings or readings(text)
+                    start, end = all_readings[depth].source(span.start, span.end)
                     spans.append(SecretSpan(start, end, span.name, span.secret))
         return merged(spans) if spans else spans
 
@@ -182,9 +184,9 @@ class Redactor:
         """
         Return *text* with `[REDACTED:NAME]` for each span, or the same object if there is none.
         """
-        plain = text.encode(errors="surrogatepass")
-        spans = self.spans(plain)
-        return replaced(plain, spans).decode(errors="replace") if spans else text
+        encoded = text.encode(errors="surrogatepass")
+        spans = self.spans(encoded)
+        return replaced(encoded, spans).decode(errors="replace") if spans else text
 
 
 class _CallRedactor(Redactor):
@@ -194,7 +196,7 @@ class _CallRedactor(Redactor):
         self._automata = (*tenant._automata, Automaton(marks, of_call=True))
         self._search = lambda text, overlapping: True  # the automata search one after another
         self._marks = None
-        self.plain, self.of_caller = False, True
+        self.is_empty, self.of_caller = False, True
         self.longest = max(tenant.longest, longest_of(marks))
         shortest = [tenant.shortest, shortest_of(marks, MIN_SPLIT)]
         self.shortest = min(filter(None, shortest), default=0)
@@ -248,7 +250,7 @@ def is_unquoted(text: bytes) -> bool:
 def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
     """Return the spans of secrets that are split over the strings of *text*, unordered."""
     quoted_spans: list[SecretSpan] = []
-    if redactor.plain or not redactor.shortest:
+    if redactor.is_empty or not redactor.shortest:
         return quoted_spans
     # Decoding an escape may make a text longer, but by less than half.
     if len(text) < redactor.shortest and (
@@ -257,7 +259,7 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
         return quoted_spans
     if is_unquoted(text) if len(text) <= SHORT_BYTES else redactor.is_unsplit(text):
         return quoted_spans  # most answers
-    ways = None
+    all_readings = None
     for depth, layer in enumerate(layers(text) if has_layers(text) else [text]):
         for quote, form in _LEAVES:
             if layer.count(quote) < 2:
@@ -268,8 +270,8 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
                 # parts that seem to be between strings are the strings.
                 spans += _split(layer, quote, form, redactor, layer.index(quote) + 1)
             for span in spans:
-                ways = ways or readings(text)
-                start, end = ways[depth].source(span.start, span.end)
+                all_readings = all_readings or readings(text)
+                start, end = all_readings[depth].source(span.start, span.end)
                 quoted_spans.append(SecretSpan(start, end, span.name))
     return quoted_spans
 
@@ -287,12 +289,12 @@ def are_clear(documents: Sequence[bytes], redactor: Redactor) -> bool:
 
 def cleaned_text(text: str, redactor: Redactor) -> str:
     """Return *text* redacted, including split secrets, or the same object if there are none."""
-    plain = text.encode(errors="surrogatepass")
-    quoted_spans = quoted(plain, redactor)
+    encoded = text.encode(errors="surrogatepass")
+    quoted_spans = quoted(encoded, redactor)
     if not quoted_spans:
         return redactor.clean(text)
-    spans = merged([*redactor.spans(plain), *quoted_spans])
-    return replaced(plain, spans).decode(errors="replace")
+    spans = merged([*redactor.spans(encoded), *quoted_spans])
+    return replaced(encoded, spans).decode(errors="replace")
 
 
 def _split(

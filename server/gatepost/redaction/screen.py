@@ -48,10 +48,10 @@ class Screen:
         # A piece that begins within another one is not found, but the other one is.
         self._overlap = max(map(len, windows)) + PIECE_BYTES
 
-    def places(self, text: bytes) -> Iterator[tuple[int, int]]:
+    def search_areas(self, text: bytes) -> Iterator[tuple[int, int]]:
         """Yield the beginning and end of each place, in order and apart from each other."""
         begin = end = 0
-        for first, last in self._near(text):
+        for first, last in self._areas(text):
             if first > end:
                 if end:
                     yield begin, end
@@ -60,7 +60,7 @@ class Screen:
         if end:
             yield begin, min(end, len(text))
 
-    def _near(self, text: bytes) -> Iterator[tuple[int, int]]:
+    def _areas(self, text: bytes) -> Iterator[tuple[int, int]]:
         view = memoryview(text)
         for step in range(0, len(text), STEP_BYTES):
             part = view[step : step + STEP_BYTES + PIECE_BYTES]
@@ -74,7 +74,7 @@ class Screen:
                 yield max(step + start - self._overlap, 0), step + end + self._overlap
 
 
-def holds(patterns: BytesAhoCorasick, text: bytes) -> bool:
+def has_pattern(patterns: BytesAhoCorasick, text: bytes) -> bool:
     """
     Return whether a text contains one of a few patterns, each of which may occur any number of
     times.

@@ -12,7 +12,7 @@ import msgspec
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from gatepost.redaction.matching import SecretMatch, SecretSpan, shapes
-from gatepost.redaction.screen import holds, screen_of
+from gatepost.redaction.screen import has_pattern, screen_of
 
 DEEPEST = 4
 """The maximum depth of nested escapes."""
@@ -71,8 +71,8 @@ class _Escapes(dict[bytes, bytes]):
     def __missing__(self, escape: bytes) -> bytes:
         if len(self) >= MAX_REMEMBERED:
             self.clear()
-        self[escape] = plain = _undone(escape)
-        return plain
+        self[escape] = unescaped_byte = _undone(escape)
+        return unescaped_byte
 
 
 _escapes = _Escapes()
@@ -157,7 +157,7 @@ def unescaped(text: bytes) -> bytes:
 
 def unwrapped(text: bytes) -> bytes:
     """Return the text without line breaks and the indentation behind them."""
-    if CARRIAGE_RETURN not in text and not holds(_INDENTED, text):
+    if CARRIAGE_RETURN not in text and not has_pattern(_INDENTED, text):
         return text.replace(b"\n", b"")  # true for most documents, at a quarter of the cost
     if len(text) > 2 * MATCHES_AT_ONCE and text.count(b"\n") + text.count(b"\r") > MATCHES_AT_ONCE:
         return b"".join([b"".join(pieces[::2]) for pieces in portions(WRAP, text)])
@@ -182,12 +182,12 @@ class Trace:
         self._from, self._at, self._same = array("q", [0]), array("q", [0]), bytearray()
         parts: list[bytes] = []
         for pieces in portions(form, text):
-            plain = pieces[:]
-            plain[1::2] = map(rewritten, pieces[1::2])
+            rewritten_pieces = pieces[:]
+            rewritten_pieces[1::2] = map(rewritten, pieces[1::2])
             self._from.extend(accumulate(map(len, pieces), initial=self._from.pop()))
-            self._at.extend(accumulate(map(len, plain), initial=self._at.pop()))
-            self._same.extend(map(bytes.__eq__, pieces, plain))
-            parts.append(b"".join(plain))
+            self._at.extend(accumulate(map(len, rewritten_pieces), initial=self._at.pop()))
+            self._same.extend(map(bytes.__eq__, pieces, rewritten_pieces))
+            parts.append(b"".join(rewritten_pieces))
         self.text = b"".join(parts)
 
     def start(self, position: int) -> int:
@@ -330,8 +330,8 @@ class Automaton:
         if len(text) <= SCREENED_BYTES:
             yield from self.search(text, overlapping=True)
             return
-        places = [(0, len(text))] if self._screen is None else self._screen.places(text)
-        for begin, end_of_place in places:
+        areas = [(0, len(text))] if self._screen is None else self._screen.search_areas(text)
+        for begin, end_of_place in areas:
             for step in range(begin, end_of_place, STEP_BYTES):
                 part = text[step : min(step + STEP_BYTES + self._overlap, end_of_place)]
                 for index, start, end in self.search(part, overlapping=True):

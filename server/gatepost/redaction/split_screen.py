@@ -10,7 +10,13 @@ from typing import NamedTuple
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from gatepost.redaction.matching import Hex, KnownMatch
-from gatepost.redaction.screen import PIECE_BYTES, PIECES_AT_ONCE, STEP_BYTES, common_in, holds
+from gatepost.redaction.screen import (
+    PIECE_BYTES,
+    PIECES_AT_ONCE,
+    STEP_BYTES,
+    common_in,
+    has_pattern,
+)
 from gatepost.redaction.secret_search import (
     AMPERSAND,
     BACKSLASH,
@@ -114,12 +120,12 @@ class Suspect(NamedTuple):
             return True
         after, end = position + len(self.pattern), self.at + len(self.pattern) - self.is_begun
         before = b"" if self.is_begun else text[max(position - COMPARED_BYTES, 0) : position]
-        begun = self.value[max(self.at - COMPARED_BYTES, 0) : self.at]
+        beginning = self.value[max(self.at - COMPARED_BYTES, 0) : self.at]
         following = text[after : after + COMPARED_BYTES]
         expected = b"" if self.pattern[-1] in _MARKS else self.value[end : end + COMPARED_BYTES]
         if self.in_any_case:
             before, following = before.lower(), following.lower()
-        return _agree(following, expected) and _agree(before[::-1], begun[::-1])
+        return _agree(following, expected) and _agree(before[::-1], beginning[::-1])
 
 
 class SplitScreen:
@@ -146,15 +152,15 @@ class SplitScreen:
             quote: [*_passes(quote + byte + quote for byte in self._single)] for quote in _QUOTES
         }
 
-    def is_unsplit(self, text: bytes, *, plain: bool) -> bool:
+    def is_unsplit(self, text: bytes, *, single_decoding: bool) -> bool:
         """
         Return True only if no value is split over the strings of a decoding of the text.
 
-        *plain* says that the text has no decoding but itself, as `has_layers` finds.
+        *single_decoding* says that the text has no decoding but itself, as `has_layers` finds.
         """
         if not self._is_usable:
             return False
-        if plain:
+        if single_decoding:
             return not self._finds(text)
         # With escapes, a value of too few bytes to be searched for may be written with enough.
         decodings = None if self._has_short else separate_decodings(text)
@@ -231,8 +237,8 @@ class SplitScreen:
                 for written in _cases(pattern) if in_any_case else (pattern,):
                     self._patterns[quote][written] = None
                     self._suspects.setdefault(written, []).append(suspect)
-        for places in singles:
-            bytes_ = [window[place : place + 1] for place in places]
+        for positions in singles:
+            bytes_ = [window[position : position + 1] for position in positions]
             rarest, *other_bytes = sorted(bytes_, key=_rarity)
             byte_groups = [byte + byte.upper() if in_any_case else byte for byte in other_bytes]
             for byte in _cases(rarest) if in_any_case else (rarest,):
@@ -253,15 +259,15 @@ def separate_decodings(text: bytes) -> list[bytes] | None:
         return None  # more escapes may be left
     if is_wrapped:
         last, outer = decodings[-2:]
-        if holds(_blank_behind, last) and (
+        if has_pattern(_blank_behind, last) and (
             CARRIAGE_RETURN in last or _matches(_BREAK_BEFORE, last)
         ):
             return None
         if is_escaped(outer) and unescaped(outer) != outer:
             return None
     for depth, layer in enumerate(decodings):
-        for escape, begun in _BEGUN_ESCAPES.items():
-            if escape in layer and _matches(begun, layer):
+        for escape, beginning in _BEGUN_ESCAPES.items():
+            if escape in layer and _matches(beginning, layer):
                 return None
         # At first it is an escaped quotation mark. Later it may also be a backslash that a string
         # ends with.
@@ -360,12 +366,12 @@ def _best_window(value: bytes, *, in_any_case: bool) -> int | None:
     """
     last = len(value) - WINDOW_BYTES
     near_start, far_start = max(last - TRIED_WINDOWS, 0), max(last - MAX_TRIED, 0)
-    for places, usual in (
+    for positions, usual in (
         (range(near_start, last + 1), _USUAL),
         (range(far_start, near_start), _USUAL),
         (range(far_start, last + 1), _NUMBER),
     ):
-        usable = [at for at in places if not usual.issuperset(value[at + 2 : at + 6])]
+        usable = [at for at in positions if not usual.issuperset(value[at + 2 : at + 6])]
         if usable:
             return min(usable, key=partial(_cost, value, in_any_case))
     return None

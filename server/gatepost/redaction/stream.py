@@ -35,10 +35,10 @@ class RedactedStream:
         """
         if len(message) > SHORT_BYTES:
             return False
-        plain = message.encode("utf-8", "surrogatepass")
-        joined = self._before + plain
+        encoded = message.encode("utf-8", "surrogatepass")
+        joined = self._before + encoded
         if redactor.is_plain_and_clear(joined) or (
-            is_unquoted(plain) and redactor.surely_clear(joined)
+            is_unquoted(encoded) and redactor.surely_clear(joined)
         ):
             self._before = joined[-HELD_BYTES:]
             return True
@@ -46,14 +46,14 @@ class RedactedStream:
 
     def text(self, message: str, redactor: Redactor) -> str:
         """Return the redacted message, or the same object if nothing is redacted."""
-        plain = message.encode(errors="surrogatepass")
-        joined = self._before + plain
-        overlapping = self._over(plain, redactor)
+        encoded = message.encode(errors="surrogatepass")
+        joined = self._before + encoded
+        overlapping = self._over(encoded, redactor)
         self._before = joined[-HELD_BYTES:]
         if not overlapping:
             return cleaned_text(message, redactor)
         return replaced(
-            plain, merged([*redactor.spans(plain), *quoted(plain, redactor), *overlapping])
+            encoded, merged([*redactor.spans(encoded), *quoted(encoded, redactor), *overlapping])
         ).decode(errors="replace")
 
     def document(self, encoded: bytes, redactor: Redactor) -> bytes:
@@ -66,13 +66,13 @@ class RedactedStream:
         self._before = (self._before + encoded[1:-1])[-HELD_BYTES:]
         return b'"%s"' % replaced(inner, overlapping) if overlapping else clean
 
-    def _over(self, plain: bytes, redactor: Redactor) -> list[SecretSpan]:
+    def _over(self, text: bytes, redactor: Redactor) -> list[SecretSpan]:
         """Return the ends of secrets that began in an earlier message."""
         if not self._before:
             return []
         before = len(self._before)
         spans: list[SecretSpan] = []
-        for span in redactor.values(self._before + plain):
+        for span in redactor.values(self._before + text):
             is_long = span.end - span.start >= MIN_SPLIT
             if is_long and span.start < before < span.end:
                 spans.append(SecretSpan(0, span.end - before, span.name))

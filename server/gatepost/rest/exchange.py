@@ -19,6 +19,7 @@ from gatepost.rest import responses
 from gatepost.rest.envelope import RestRequest, TenantDiffers, read_envelope
 from gatepost.rest.responses import RestRefusal, RestResponse
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.tools.api import Call
 from gatepost.tools.cpu_thread import TooManyWaiting
 from gatepost.tools.json_shape import MAX_VALUES
 from gatepost.tools.stage import RequestLimits
@@ -45,8 +46,8 @@ class RestExchange:
     """
     Reads requests and sends answers.
 
-    *place* returns the resource of a path, for challenges that only a call makes necessary.
-    *differs* records that a request was for another tenant than its token. *requests* counts
+    *resource_of* returns the resource of a path, for challenges that only a call makes necessary.
+    *differs* records that a call claimed another tenant than its token. *requests* counts
     requests that are no calls.
     """
 
@@ -59,7 +60,7 @@ class RestExchange:
         requests: RequestLimits,
         suspended: Set[str] = frozenset(),
         running_requests: RunningRequests | None = None,
-        differs: Callable[[TenantDiffers], Awaitable[None]] | None = None,
+        differs: Callable[[Call, str], Awaitable[None]] | None = None,
     ) -> None:
         self._challenge = challenge
         self._locate = resource_of.locate
@@ -105,7 +106,7 @@ class RestExchange:
             return await work
         except TenantDiffers as refusal:
             if self._differs is not None:
-                await self._differs(refusal)
+                await self._differs(refusal.call, refusal.claimed)
             raise
 
     async def count(self, caller: TenantContext) -> None:

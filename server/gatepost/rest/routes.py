@@ -14,7 +14,6 @@ from gatepost.http.edge import peer_of
 from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.rest import responses
 from gatepost.rest.envelope import (
-    TenantDiffers,
     check_type,
     read_arguments,
 )
@@ -51,9 +50,9 @@ class RestRoutes:
     """
     Lists tools (`list_tools`) and calls them (`call_tool`): two ASGI apps for a gate to guard.
 
-    The route of `call_tool` leaves the tool's `name` in the path parameters. *place* returns the
-    resource of a path, for challenges that only a call makes necessary. *differs* records that a
-    request was for another tenant than its token. *around* wraps each call.
+    The route of `call_tool` leaves the tool's `name` in the path parameters. *resource_of* returns
+    the resource of a path, for challenges that only a call makes necessary. *differs* records that
+    a request was for another tenant than its token. *around* wraps each call.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -66,7 +65,7 @@ class RestRoutes:
         limits: RestLimits,
         suspended: Set[str] = frozenset(),
         running_requests: RunningRequests | None = None,
-        differs: Callable[[TenantDiffers], Awaitable[None]] | None = None,
+        differs: Callable[[Call, str], Awaitable[None]] | None = None,
         around: Callable[[ServeCall], ServeCall] | None = None,
     ) -> None:
         self._serve: ServeCall = self._called if around is None else around(self._called)
@@ -95,7 +94,7 @@ class RestRoutes:
         require_method(scope, "GET", "HEAD")
         await self._exchange.count(caller_of(scope))
         caller, _ = self._exchange.admit(scope)
-        await self._registry.ready(caller)
+        await self._registry.prepare(caller)
         return RestResponse(200, self._descriptors.of(caller))
 
     async def _unknown(self, caller: TenantContext, name: str) -> RestRefusal:

@@ -70,22 +70,22 @@ def _convert(node: Any, root: Schema) -> Any:
         return node
     if not str(node.get("$id", "#")).startswith("#"):
         root = node
-    out: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     if "$schema" in node:
-        out["$schema"] = DRAFT_07
+        converted["$schema"] = DRAFT_07
     for keyword, value in node.items():
         if keyword not in NOT_IN_DRAFT_07 and not (
             keyword == "contains" and node.get("minContains") == 0
         ):
-            out[_renamed(node, keyword)] = _value(keyword, value, root)
+            converted[_renamed(node, keyword)] = _value(keyword, value, root)
     anchor = node.get("$anchor", node.get("$dynamicAnchor"))
     if anchor is not None:
         # Draft-07 names a place by the fragment of its `$id` (section 8.2.3).
-        out.setdefault("$id", f"#{anchor}")
+        converted.setdefault("$id", f"#{anchor}")
     if dependencies := _dependencies(node, root):
-        out["dependencies"] = dependencies
-    _add_unevaluated(node, root, out)
-    return _with_references(node, root, out)
+        converted["dependencies"] = dependencies
+    _add_unevaluated(node, root, converted)
+    return _with_references(node, root, converted)
 
 
 def _value(keyword: str, value: Any, root: Schema) -> Any:
@@ -131,28 +131,28 @@ def _as_schema(demand: Any) -> Any:
     return {"required": demand} if isinstance(demand, list | tuple) else demand
 
 
-def _add_unevaluated(node: Schema, root: Schema, out: dict[str, Any]) -> None:
+def _add_unevaluated(node: Schema, root: Schema, converted: dict[str, Any]) -> None:
     """Convert unevaluated to additional members, if no other keyword evaluates the value."""
     if not IN_PLACE.isdisjoint(node):
         return
     if "unevaluatedProperties" in node and "additionalProperties" not in node:
-        out["additionalProperties"] = _convert(node["unevaluatedProperties"], root)
+        converted["additionalProperties"] = _convert(node["unevaluatedProperties"], root)
     if "unevaluatedItems" in node and "items" not in node and "contains" not in node:
         name = "additionalItems" if "prefixItems" in node else "items"
-        out[name] = _convert(node["unevaluatedItems"], root)
+        converted[name] = _convert(node["unevaluatedItems"], root)
 
 
-def _with_references(node: Schema, root: Schema, out: dict[str, Any]) -> dict[str, Any]:
+def _with_references(node: Schema, root: Schema, converted: dict[str, Any]) -> dict[str, Any]:
     targets = [node[keyword] for keyword in ("$ref", "$dynamicRef") if keyword in node]
     references = [{"$ref": _translated(root, str(target))} for target in targets]
     if not references:
-        return out
-    if not out and len(references) == 1:
+        return converted
+    if not converted and len(references) == 1:
         return references[0]
     # Draft-07 ignores keywords beside `$ref` (section 8.3). Appended at the end, so that pointers
     # to the other members stay valid.
-    out["allOf"] = [*out.get("allOf", ()), *references]
-    return out
+    converted["allOf"] = [*converted.get("allOf", ()), *references]
+    return converted
 
 
 def _translated(root: Schema, target: str) -> str:
@@ -179,8 +179,11 @@ def _step(node: Any, kind: str, name: str) -> tuple[Any, str]:
     else:
         target = None
     if kind == "schema":
-        holds = name in SCHEMA_LIST_KEYWORDS or name in SCHEMA_MAP_KEYWORDS
-        return target, "schemas" if holds else "schema" if name in SCHEMA_KEYWORDS else "value"
+        has_schemas = name in SCHEMA_LIST_KEYWORDS or name in SCHEMA_MAP_KEYWORDS
+        return (
+            target,
+            "schemas" if has_schemas else "schema" if name in SCHEMA_KEYWORDS else "value",
+        )
     return target if isinstance(
         target, Mapping
     ) else None, "schema" if kind == "schemas" else "value"

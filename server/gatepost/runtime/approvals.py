@@ -56,7 +56,7 @@ class ApprovalServices:
         self._clock = clock
         self._listeners = tuple(listeners)
         self._notifier = ApprovalNotifier(
-            shared_store, *self._listeners, audit=ApprovalAudit(writer)
+            shared_store, *self._listeners, audit=ApprovalAudit(writer.events)
         )
         self.scripts = ScriptReviews(records, self._notifier, is_revoked=is_revoked, clock=clock)
         self.service = ApprovalService(

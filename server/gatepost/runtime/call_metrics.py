@@ -5,7 +5,7 @@ from time import perf_counter
 
 from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.notifications import ApprovalChange
-from gatepost.storage.commit import CommitFuture, committed
+from gatepost.storage.commit import NO_COMMIT, CommitFuture
 from gatepost.telemetry import metric_families
 from gatepost.telemetry.access import COLLECTED_S
 from gatepost.telemetry.metrics import Meter
@@ -13,10 +13,6 @@ from gatepost.telemetry.trace import CURRENT_SPAN
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.stage import Recorder, reason_of
-
-NO_COMMIT = committed()
-"""Without an audit log there is no commit to wait for."""
-
 
 CallLabels = tuple[str, str, str, str | None]
 """Kind, name and outcome of calls, and their tenant if it is a label."""
@@ -35,11 +31,11 @@ class CallBatch:
         """Durations of calls; the dict is emptied but never replaced."""
         self._commits: list[float] = []
 
-    def add_outcome(self, ended: CallLabels) -> list[float]:
+    def add_outcome(self, labels: CallLabels) -> list[float]:
         """Return a new list for the durations of calls with this ending."""
         if not self.seconds and not self._commits:
             asyncio.get_running_loop().call_later(COLLECTED_S, self.flush)
-        return self.seconds.setdefault(ended, [])
+        return self.seconds.setdefault(labels, [])
 
     def committed(self, seconds: float) -> None:
         """Add the duration of a commit of audit records."""
@@ -74,7 +70,7 @@ class CountingRecorder:
         self._traced = traced
         self._meter = meter
         self._recorder = recorder
-        self._record = None if recorder is None else recorder.ended
+        self._record = None if recorder is None else recorder.record_end
         self._seconds, self._add_outcome = batch.seconds, batch.add_outcome
 
     @property
@@ -82,7 +78,7 @@ class CountingRecorder:
         """Implement `Recorder`."""
         return self._recorder is not None and self._recorder.refusing
 
-    def ended(
+    def record_end(
         self,
         call: Call,
         began: float,
@@ -94,10 +90,10 @@ class CountingRecorder:
         if self._traced and not call.depth and (span := CURRENT_SPAN.get()) is not None:
             span.span.set_attribute("gatepost.outcome", outcome)
         tenant = call.caller.tenant_id if self._meter.counts_tenants else None
-        ended = (call.kind, call.name, outcome, tenant)
-        seconds = self._seconds.get(ended)
+        labels = (call.kind, call.name, outcome, tenant)
+        seconds = self._seconds.get(labels)
         if seconds is None:
-            seconds = self._add_outcome(ended)
+            seconds = self._add_outcome(labels)
         seconds.append(perf_counter() - began)
         return (
             NO_COMMIT if self._record is None else self._record(call, began, redacted_calls, ending)
@@ -131,10 +127,10 @@ class DecisionMetrics:
         is_waiting = (
             isinstance(change.changed, ApprovalRequest) and change.changed.state == "waiting"
         )
-        if change.what == "approved" and is_waiting:
+        if change.kind == "approved" and is_waiting:
             return  # the first of two approvals
-        if change.what in DECISIONS:
-            self._meter.decided(change.what)
+        if change.kind in DECISIONS:
+            self._meter.decided(change.kind)
 
 
 DECISIONS = frozenset(metric_families.DECISIONS)

@@ -95,8 +95,8 @@ class TenantErasure:
     async def _remove(self, tell: ReportErased) -> bool:
         """Do one pass; return whether it removed anything."""
         removed = 0
-        while some := await self._records.tenant_data.clear(self.tenant):
-            removed += some
+        while removed_rows := await self._records.tenant_data.clear(self.tenant):
+            removed += removed_rows
             tell(f"removed {removed} records")
         if await asyncio.to_thread(self._is_foreign):
             tell(
@@ -180,7 +180,8 @@ class _Folder:
     def empty(self) -> WorkspaceUsage:
         removed = [removal.clear(self.handle, name) for name in os.listdir(self.handle)]
         return WorkspaceUsage(
-            sum(usage.bytes for usage in removed), sum(one.files for one in removed)
+            sum(usage.bytes for usage in removed),
+            sum(folder_usage.files for folder_usage in removed),
         )
 
     def move(self, name: str, to: "_Folder", as_name: str) -> None:

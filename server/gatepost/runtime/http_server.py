@@ -186,7 +186,7 @@ def accepting(
             sock,
             protocol,
             server.server_state.connections,
-            descriptors=DescriptorLimits.here(share=share),
+            descriptors=DescriptorLimits.of_process(share=share),
             tls=config.ssl,
             handshake_s=config.deadlines.head_s if config.ssl else None,
         )

@@ -165,16 +165,16 @@ class StoreMetrics:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._down: set[str] = set()
+        self._unreachable: set[str] = set()
 
     async def __call__(self, meter: Meter) -> None:
         """Update the meter."""
         for store, state in (await self._watch.states()).items():
             meter.set(metric_families.STORE_UP, state == "ok", store)
             if state == "ok":
-                self._down.discard(store)
-            elif store not in self._down:
-                self._down.add(store)
+                self._unreachable.discard(store)
+            elif store not in self._unreachable:
+                self._unreachable.add(store)
                 meter.inc(metric_families.OUTAGES, 1, store)
 
 
@@ -188,16 +188,16 @@ class IssuerKeyMetrics:
     async def __call__(self, meter: Meter) -> None:
         """Update the meter."""
         states = [self._keys.state_of(issuer) for issuer in self._issuers()]
-        ready = sum(state in USABLE for state in states)
-        meter.set(metric_families.ISSUERS, ready, "ready")
-        meter.set(metric_families.ISSUERS, len(states) - ready, "waiting")
+        usable = sum(state in USABLE for state in states)
+        meter.set(metric_families.ISSUERS, usable, "ready")
+        meter.set(metric_families.ISSUERS, len(states) - usable, "waiting")
         meter.set(metric_families.KEY_AGE, self._keys.oldest_s())
 
 
 def sampler_of(parts: SampledParts) -> MetricsSampler:
     """Return the sampler for `/metrics`; parts that a reload replaces are looked up each time."""
     approvals = parts.reviews.service
-    webhook_messages = parts.reviews.outbox.done
+    webhook_messages = parts.reviews.outbox.counts
     return MetricsSampler(
         parts.meter,
         gauges=[

@@ -1,6 +1,5 @@
 """Start and stop what packs run beside their calls, also over reloads."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -22,18 +21,18 @@ class PackLifespans:
 
         They start one after another, in the order of the packs.
         """
-        begun: list[Lifespan[object]] = []
+        begun_lifespans: list[Lifespan[object]] = []
         started = False
         try:
             for lifespan in (declared for pack in packs for declared in pack.lifespans):
                 if lifespan not in self._running:
-                    begun.append(lifespan)
+                    begun_lifespans.append(lifespan)
                     await lifespan.start()
             started = True
-            self._running += begun
+            self._running += begun_lifespans
         finally:
             if not started:
-                for lifespan in reversed(begun):
+                for lifespan in reversed(begun_lifespans):
                     await lifespan.stop()
 
     def keep_only(self, packs: Iterable[Pack]) -> None:
@@ -47,7 +46,7 @@ class PackLifespans:
 
     async def aclose(self) -> None:
         """Stop all of them, the last one first."""
-        await asyncio.gather(*self._stopping)
+        await self._stopping.wait()
         for lifespan in reversed(self._running):
             await lifespan.stop()
         self._running.clear()

@@ -318,13 +318,13 @@ async def forget_person(records: TenantRecords, issuer: str, subject: str) -> in
     def is_person(caller: RecentCaller) -> bool:
         return caller.issuer == issuer and subject in (caller.subject, caller.actor)
 
-    def without(before: tuple[RecentCaller, ...]) -> tuple[RecentCaller, ...]:
+    def without_person(before: tuple[RecentCaller, ...]) -> tuple[RecentCaller, ...]:
         nonlocal removed
         remaining = tuple(caller for caller in before if not is_person(caller))
         removed = len(before) - len(remaining)
         return remaining
 
-    if not await _replaced(records.entries(SUBJECT), without, time.time()):
+    if not await _replaced(records.entries(SUBJECT), without_person, time.time()):
         raise StoreUnavailable("others write who has called, all the time")
     return removed
 
@@ -363,14 +363,14 @@ def _read(entry: Entry | None) -> tuple[RecentCaller, ...]:
         return ()  # written by another version, which may run at the same time
 
 
-def _is_alike(caller: TenantContext, other: TenantContext) -> bool:
+def _is_alike(caller: TenantContext, other_caller: TenantContext) -> bool:
     """Return whether both look the same on the dashboard."""
-    if caller is other:
+    if caller is other_caller:
         return True
     return (caller.scopes, caller.acr, caller.auth_time, caller.actor, caller.name) == (
-        other.scopes,
-        other.acr,
-        other.auth_time,
-        other.actor,
-        other.name,
+        other_caller.scopes,
+        other_caller.acr,
+        other_caller.auth_time,
+        other_caller.actor,
+        other_caller.name,
     )

@@ -10,7 +10,7 @@ from contextvars import Context
 
 from starlette.types import Scope
 
-from gatepost.audit.writer import AuditWriter
+from gatepost.audit.events import AuditEvents
 from gatepost.background import TaskSet
 from gatepost.http.failed_tokens import FailedTokenLimit, peer_key
 from gatepost.http.scope import REQUEST_ID
@@ -40,11 +40,11 @@ class RefusedTokens:
         self,
         meter: Meter,
         failed_tokens: FailedTokenLimit,
-        audit_writer: AuditWriter,
+        audit_events: AuditEvents,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._meter, self._failed_tokens, self._audit_writer = meter, failed_tokens, audit_writer
+        self._meter, self._failed_tokens, self._audit_events = meter, failed_tokens, audit_events
         self._monotonic = monotonic
         self._window_ends = 0.0
         self._logged: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class RefusedTokens:
     async def _note(self, tenant: str, reason: str, request_id: str) -> None:
         # The audit writer logs the outage.
         with suppress(StoreUnavailable):
-            await self._audit_writer.note(tenant, "token", outcome=reason, request_id=request_id)
+            await self._audit_events.note(tenant, "token", outcome=reason, request_id=request_id)
 
     def _may_log(self, peer: str) -> bool:
         now = self._monotonic()

@@ -45,7 +45,7 @@ def affected_callers(before: Config, after: Config) -> IsAffected:
         tenant = caller.tenant_id
         if tenant in after.tenancy.suspended or (tenants is not None and tenant not in tenants):
             return True
-        return not baseline <= caller.scopes or not _stands(caller, old, new)
+        return not baseline <= caller.scopes or not _keeps_access(caller, old, new)
 
     return loses
 
@@ -72,7 +72,7 @@ def revoked_callers(config: Config, issuers: IssuerRegistry) -> IsAffected:
     return is_out
 
 
-def _stands(caller: TenantContext, old: IssuerRegistry, new: IssuerRegistry) -> bool:
+def _keeps_access(caller: TenantContext, old: IssuerRegistry, new: IssuerRegistry) -> bool:
     """Return whether the caller's issuer and its right to the tenant are unchanged."""
     before, after = old.find(caller.issuer), new.find(caller.issuer)
     if before is None or after is None or before[0].settings != after[0].settings:

@@ -105,7 +105,7 @@ class Services:
         self.records, self.shared_store, self.keyring = records, shared_store, keyring
         self.runs = RunningCalls(records, shared_store, clock=clock)
         self.pubsub, self.changes = ChangePubSub(shared_store), ChangePoller(records, shared_store)
-        self.revocations = Revocations(records, ended=self._end_revoked)
+        self.revocations = Revocations(records, on_revoked=self._end_revoked)
         self.streams = streams_of(config, self.revocations, clock)
         self.fetcher = fetcher or Fetcher(development=config.development, network=config.network)
         self.outbound = OutboundClient(
@@ -123,7 +123,7 @@ class Services:
         self.audit_writer = self._audit_writer_for(config)
         self.watch = stores.Watch(records, shared_store, lambda: self.audit_writer.failing)
         self.failed_tokens = FailedTokenLimit(config.limits.failures_per_second)
-        self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer)
+        self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer.events)
         self.log = self._access_log_for(config)
         shared = records, shared_store, keyring, self.redaction, self.audit_writer, self.outbound
         of_calls = self.revocations.is_refused, [DecisionMetrics(self.meter)], clock
@@ -159,7 +159,7 @@ class Services:
     def _follow_revocations(self) -> None:
         self.withdrawn_approvals = WithdrawnApprovals(self.records, self.approvals)
         self.denials = DenialCounter(
-            self.records, self.shared_store, self.audit_writer, self.revocations
+            self.records, self.shared_store, self.audit_writer.events, self.revocations
         )
         is_refused = self.revocations.is_refused
         self.callers = RecentCallers(self.records, is_refused=is_refused, is_out=self._is_out)
@@ -237,7 +237,7 @@ class Services:
         self.denials.apply(config.approvals)
         rules = rules_of(limits, audits=config.audit.enabled)
         self.limits.apply(
-            rules, most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+            rules, max_running=limits.concurrency, each=limits.queue, within_s=limits.queue_s
         )
         return Runner(
             registry,

@@ -10,7 +10,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.client_authentication import reference_of
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
-from gatepost_authz.issuer_key_sets import IssuerKeySets, asks
+from gatepost_authz.issuer_key_sets import IssuerKeySets, is_introspected
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.scopes import Implications
 from gatepost_authz.signed_introspection import SignedTokenIntrospection
@@ -42,7 +42,7 @@ def verifiers_of(  # noqa: PLR0913  # the composition root hands over each part 
     """Return the verifier of signed tokens, and that of opaque tokens or None."""
     policy, capacity = policy_of(config, admit), config.limits.cached_tokens
     decisions.restart(capacity)
-    if not any(asks(trusted) for trusted in issuers.issuers):
+    if not any(is_introspected(trusted) for trusted in issuers.issuers):
         return JwtVerifier(issuers, keys, decisions, policy=policy, clock=clock), None
     introspection = introspectors()
     signed_introspection = SignedTokenIntrospection(introspection)

@@ -9,7 +9,7 @@ import msgspec
 
 from gatepost.config.packs import Packs, by_type
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.outbound.http_request import plain
+from gatepost.outbound.http_request import plain_url
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.hosts import BoundSecret, destination
 from gatepost.secrets.names import INNER_NAME, NAME, SecretRefused
@@ -111,7 +111,7 @@ class TenantToolServices:
 
     def _destination(self, url: str, name: str, field: str) -> str:
         try:
-            return destination(plain(url), self._outbound.address_policy)
+            return destination(plain_url(url), self._outbound.address_policy)
         except ValueError as problem:
             message = f"The secret {name} is not sent to that URL: {problem}."
             raise ToolFailure("denied", message, field=field) from None

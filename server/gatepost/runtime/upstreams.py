@@ -1,6 +1,5 @@
 """The objects that manage and serve upstreams in one process, and reload them."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -137,7 +136,7 @@ class UpstreamServices:
         self.metrics = UpstreamMetrics(health.all, health.clock, self._label)
         self.offers = UpstreamOffers(self.store, self._watch, self.calls, in_use=self.refresher)
         self.catalogues = FetchedCatalogues(self.store, self.refresher)
-        audit = ManagementAudit(parts.audit_writer)
+        audit = ManagementAudit(parts.audit_writer.events)
         self.administration = self._administration(audit)
         self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
         self._watch.tell(self._changed)
@@ -243,7 +242,7 @@ class UpstreamServices:
         await self.calls.aclose()
         await self.connections.aclose()
         await self.registry.aclose()
-        await asyncio.gather(*self._ending)
+        await self._ending.wait()
 
     async def _forget(self, server: UpstreamServer) -> None:
         """End what belongs to a registration that changed or is gone."""
@@ -293,7 +292,7 @@ class FetchedCatalogues:
     def __init__(self, store: UpstreamStore, refresher: CatalogueRefresher) -> None:
         self._store, self._refresher = store, refresher
 
-    async def ready(self, server: UpstreamServer) -> Catalogue | None:
+    async def current(self, server: UpstreamServer) -> Catalogue | None:
         """Return the stored catalogue; if there is none, it is fetched in the background."""
         catalogue = await self._store.catalogues.get(server.tenant, server.id)
         if catalogue is None:

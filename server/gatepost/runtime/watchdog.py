@@ -37,7 +37,7 @@ class Watchdog:
         self._blocked_s = blocked_s
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
-        self._ended = threading.Event()
+        self._stopped = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._turned_at = time.monotonic()
 
@@ -49,7 +49,7 @@ class Watchdog:
         try:
             yield
         finally:
-            self._ended.set()
+            self._stopped.set()
             if self._timer is not None:
                 self._timer.cancel()
 
@@ -59,7 +59,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         logged_at = 0.0
-        while not self._ended.wait(EVERY_S):
+        while not self._stopped.wait(EVERY_S):
             turned_at = self._turned_at
             blocked_s = time.monotonic() - turned_at
             if blocked_s > self._blocked_s + EVERY_S and turned_at != logged_at:

@@ -78,7 +78,7 @@ class CapturedOutput:
     def __init__(self, max_bytes: int, on_part: Callable[[bytes], None] | None = None) -> None:
         self.data = bytearray()
         self.cut = False
-        self._most = max_bytes
+        self._max_bytes = max_bytes
         self._on_part = on_part
 
     async def drain(self, stream: asyncio.StreamReader | None) -> None:
@@ -86,7 +86,7 @@ class CapturedOutput:
         while stream is not None and (part := await stream.read(CHUNK)):
             if self._on_part is not None:
                 self._on_part(part)
-            remaining_bytes = self._most - len(self.data)
+            remaining_bytes = self._max_bytes - len(self.data)
             self.data += part[:remaining_bytes]
             self.cut = self.cut or len(part) > remaining_bytes
 

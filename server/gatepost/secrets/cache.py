@@ -58,7 +58,7 @@ class SecretCache:
         self._reader = SecretReader(vault)
         self._tenants: dict[str, _TenantCache] = {}
         self._versions = count(1)
-        self._own: Mapping[str, str] = {}
+        self._own_secrets: Mapping[str, str] = {}
         self._keys = vault.keyring.keys
         self._no_secrets = self._secrets_of({})
         self._change = 0
@@ -68,8 +68,8 @@ class SecretCache:
 
     def keep_own(self, values: Mapping[str, str]) -> None:
         """Set Gatepost's own secrets, which are redacted for every tenant."""
-        if dict(values) != self._own:
-            self._own = dict(values)
+        if dict(values) != self._own_secrets:
+            self._own_secrets = dict(values)
             self._tell_all()
 
     def known_secrets(self, tenant: str | None) -> TenantSecrets:
@@ -247,7 +247,7 @@ class SecretCache:
     def _secrets_of(self, values: Mapping[str, str]) -> TenantSecrets:
         keys = {f"{SERVER_NAME}.{key.id}": key.text for key in self._keys}
         return TenantSecrets(
-            next(self._versions), MappingProxyType({**keys, **self._own, **values})
+            next(self._versions), MappingProxyType({**keys, **self._own_secrets, **values})
         )
 
 
@@ -258,7 +258,7 @@ class _TenantCache:
         self.lock = asyncio.Lock()
         self.known_secrets = secrets
         self.values: Mapping[str, str] = {}
-        self.gone: tuple[tuple[str, str, float], ...] = ()
+        self.replaced_values: tuple[tuple[str, str, float], ...] = ()
         self.read = False
         """Whether all of the tenant's secrets were read."""
         self.readings = 0
@@ -274,8 +274,8 @@ class _TenantCache:
         before = self.all()
         self.readings += 1
         replaced = [(n, v, now + REPLACED_S) for n, v in self.values.items() if values.get(n) != v]
-        self.gone = (
-            *(replaced_value for replaced_value in self.gone if replaced_value[2] > now),
+        self.replaced_values = (
+            *(replaced_value for replaced_value in self.replaced_values if replaced_value[2] > now),
             *replaced,
         )
         self.values = values
@@ -284,6 +284,7 @@ class _TenantCache:
     def all(self) -> dict[str, str]:
         """Return the current and recently replaced values."""
         old_values = {
-            f"{name}.{at}": value for at, (name, value, _) in enumerate(self.gone, start=1)
+            f"{name}.{at}": value
+            for at, (name, value, _) in enumerate(self.replaced_values, start=1)
         }
         return {**old_values, **self.values}

@@ -32,7 +32,7 @@ def checked_hosts(entries: Iterable[str]) -> tuple[str, ...]:
     hosts = []
     for entry in entries:
         try:
-            hosts.append(place(*allowed_host(entry)))
+            hosts.append(host_and_port(*allowed_host(entry)))
         except ValueError as problem:
             # Not repeated: an operator who confuses the order of the arguments has written the
             # value here.
@@ -59,10 +59,10 @@ def destination(url: str, address_policy: ToolAddressPolicy) -> str:
     host, port = parts.hostname or "", parts.port or USUAL_PORTS[parts.scheme]
     if parts.scheme != "https" and not address_policy.allows_http(host, port):
         raise ValueError("it is unencrypted: use https")
-    return place(spelt(host), port)
+    return host_and_port(spelt(host), port)
 
 
-def place(host: str, port: int) -> str:
+def host_and_port(host: str, port: int) -> str:
     """Return host and port as one string, without the port of https."""
     uri_host = f"[{host}]" if ":" in host else host
     return uri_host if port == USUAL_PORTS["https"] else f"{uri_host}:{port}"

@@ -219,8 +219,8 @@ def pieces(segment: Segment) -> list[str]:
     # SQLite accepts any value in any column.
     if not isinstance(text, str) or text[:1] != "[" or text[-1:] != "]":
         raise Damaged(segment.first)
-    begun, *remaining = text[1:-1].split(_BETWEEN)
-    return [begun, *(_BEGIN + part for part in remaining)]
+    first, *remaining = text[1:-1].split(_BETWEEN)
+    return [first, *(_BEGIN + part for part in remaining)]
 
 
 def row_of(number: int, piece: str) -> AuditRow:
@@ -272,7 +272,7 @@ def _written(row: AuditRow) -> bytes:
     return element(row.body.encode(), None if row.side is None else row.side.encode(), row.hash)
 
 
-def behind(segments: Iterable[Segment], after: int) -> list[AuditRow]:
+def rows_after(segments: Iterable[Segment], after: int) -> list[AuditRow]:
     """Return the records after a number."""
     return [row for segment in segments for row in rows_of(segment) if row.number > after]
 
@@ -318,11 +318,11 @@ def remainder(segment: Segment, through: int) -> list[Segment]:
     """Return what remains of a segment without the records up to a number."""
     if segment.first > through:
         return [segment]
-    rows = behind([segment], through) if segment.last > through else []
-    return kept(segment.writer, through + 1, rows)
+    rows = rows_after([segment], through) if segment.last > through else []
+    return compacted(segment.writer, through + 1, rows)
 
 
-def kept(writer: int, first: int, rows: Sequence[AuditRow]) -> list[Segment]:
+def compacted(writer: int, first: int, rows: Sequence[AuditRow]) -> list[Segment]:
     """Join records to as few segments as possible."""
     times, sorts = [row.at for row in rows], [row.sort for row in rows]
     return segments(writer, first, [*map(_written, rows)], times, sorts)

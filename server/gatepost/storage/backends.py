@@ -13,7 +13,7 @@ MEMORY = "memory:"
 class Backend(NamedTuple):
     """A storage backend."""
 
-    place: str
+    module: str
     """The module whose ``opened(url)`` opens it."""
     driver: str
     """The package that must be installed."""
@@ -42,7 +42,7 @@ async def open_records(url: str) -> Records:
     """Open the records at a URL; raises StoreRefused and StoreUnavailable."""
     if url == MEMORY:
         return MemoryRecords()
-    module = importlib.import_module(DATABASES[scheme_of(url)].place)
+    module = importlib.import_module(DATABASES[scheme_of(url)].module)
     return cast("Records", await module.opened(url))
 
 
@@ -50,5 +50,5 @@ async def open_shared_store(url: str) -> SharedStore:
     """Open the shared store at a URL, or one in memory; it connects when it is first used."""
     if not url:
         return MemorySharedStore()
-    module = importlib.import_module(SHARED_STORES[scheme_of(url)].place)
+    module = importlib.import_module(SHARED_STORES[scheme_of(url)].module)
     return cast("SharedStore", await module.opened(url))

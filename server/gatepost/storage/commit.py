@@ -18,7 +18,7 @@ class CommitFuture(msgspec.Struct, eq=False):
     on the event loop only.
     """
 
-    kept: bool = False
+    durable: bool = False
     """Whether it is durable."""
     reason: str | None = None
     """Why it failed."""
@@ -26,7 +26,7 @@ class CommitFuture(msgspec.Struct, eq=False):
 
     def resolve(self, reason: str | None = None) -> None:
         """Mark the commit as durable, or as failed for a reason; wake all waiters in order."""
-        self.kept, self.reason = reason is None, reason
+        self.durable, self.reason = reason is None, reason
         waiting, self.waiting = self.waiting, []
         for waiter in waiting:
             if not waiter.done():  # its task may be cancelled
@@ -34,7 +34,7 @@ class CommitFuture(msgspec.Struct, eq=False):
 
     def __await__(self) -> Generator[object, None, None]:
         """Wait until it is durable; raises CommitFailed."""
-        if not self.kept and self.reason is None:
+        if not self.durable and self.reason is None:
             waiter = asyncio.get_running_loop().create_future()
             self.waiting.append(waiter)
             yield from waiter
@@ -42,6 +42,5 @@ class CommitFuture(msgspec.Struct, eq=False):
             raise CommitFailed(self.reason)
 
 
-def committed() -> CommitFuture:
-    """Return a commit that is durable already."""
-    return CommitFuture(kept=True)
+NO_COMMIT = CommitFuture(durable=True)
+"""What the answer to a call waits for if it has no record to wait for."""

@@ -49,7 +49,7 @@ class Leases:
             name, self._holder, now=now, revision=revision, expires_at=now + ttl_s
         )
 
-    async def taken(self, tenant: str) -> set[str]:
+    async def held_by_others(self, tenant: str) -> set[str]:
         """Return the names that other holders have; raises StoreUnavailable."""
         now, entries = self._clock(), self._records.of(tenant).entries(SUBJECT)
         return {
@@ -123,7 +123,7 @@ class NumberLease:
 
     async def take(self) -> None:
         """Take the lowest free number, or renew it; raises StoreUnavailable."""
-        taken_names = await self._leases.taken(OF_SERVERS)
+        taken_names = await self._leases.held_by_others(OF_SERVERS)
         number = next(number for number in count(1) if self._named(number) not in taken_names)
         while not await self._leases.take(OF_SERVERS, self._named(number), NUMBER_LEASE_S):
             number += 1

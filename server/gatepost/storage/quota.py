@@ -109,10 +109,10 @@ class StorageQuota:
             await self._look(quota, tenant, size)
         # Await nothing from here on; otherwise two calls could be given the same free bytes.
         for quota in quotas:
-            if quota.counted.total + size > quota.most:
+            if quota.counted.total + size > quota.max_total:
                 until = quota.counted.until
                 wait_s = 0.0 if until is None else until - self._clock()
-                raise QuotaExceeded(quota.limit, quota.most, max(wait_s, AGAIN_S))
+                raise QuotaExceeded(quota.limit, quota.max_total, max(wait_s, AGAIN_S))
         for quota in quotas:
             quota.counted.pending += size
         try:
@@ -150,9 +150,9 @@ class StorageQuota:
 
     def _is_due(self, quota: "AppliedQuota", size: int) -> bool:
         counted = quota.counted
-        if counted.looked_at is None or counted.since + size > quota.most // SHARE:
+        if counted.looked_at is None or counted.since + size > quota.max_total // SHARE:
             return True
-        is_full = counted.total + size > quota.most
+        is_full = counted.total + size > quota.max_total
         return is_full and self._clock() >= counted.looked_at + AGAIN_S
 
 
@@ -160,6 +160,6 @@ class AppliedQuota(msgspec.Struct, frozen=True):
     """One of the quotas that apply to a record."""
 
     limit: QuotaLimit
-    most: int
+    max_total: int
     owner: bytes | None
     counted: KnownUsage

@@ -26,10 +26,10 @@ class Spending(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConcurrencyLimit(msgspec.Struct, frozen=True, gc=False):
-    """A limit of *most* running calls."""
+    """A limit of *maximum* running calls."""
 
     name: str
-    most: int
+    maximum: int
 
 
 class Denial(msgspec.Struct, frozen=True, gc=False):
@@ -89,15 +89,25 @@ class Bucket(msgspec.Struct, gc=False):
 class ConcurrencyCounter(msgspec.Struct, weakref=True):
     """A number of running calls, and its maximum."""
 
-    most: float
-    taken: int = 0
+    maximum: float
+    running: int = 0
 
 
 class LocalLimits(msgspec.Struct):
-    """Token buckets and concurrency limits of this process that are taken together, or not."""
+    """
+    Token buckets and concurrency limits of this process that are taken together, or not.
+
+    Each differs from all others. ValueError if one occurs twice: a refused call could not return
+    what it took from the first occurrence, and `shortage` would not find the reason.
+    """
 
     buckets: Sequence[Bucket]
     concurrency: Sequence[ConcurrencyCounter] = ()
+
+    def __post_init__(self) -> None:
+        for limits in (self.buckets, self.concurrency):
+            if len(set(map(id, limits))) < len(limits):
+                raise ValueError("a bucket or a concurrency limit occurs twice in one request")
 
     @classmethod
     def of_rate(cls, rate: float, burst: float, now: float) -> "LocalLimits":
@@ -115,10 +125,10 @@ class LocalLimits(msgspec.Struct):
                 return False
             bucket.full_at = full_at + bucket.each_s
         for counter in self.concurrency:
-            if counter.taken >= counter.most:
+            if counter.running >= counter.maximum:
                 self._put_back(counter)
                 return False
-            counter.taken += 1
+            counter.running += 1
         return True
 
     def _put_back(self, lacking: Bucket | ConcurrencyCounter) -> None:
@@ -130,13 +140,15 @@ class LocalLimits(msgspec.Struct):
         for counter in self.concurrency:
             if counter is lacking:
                 return
-            counter.taken -= 1
+            counter.running -= 1
 
     def shortage(self, now: float) -> Denial:
         """Return which limit refuses a call now, and the seconds until there may be room again."""
         waits = [bucket.wait_s(now) for bucket in self.buckets]
         longest = max(waits, default=0.0)
-        full = [at for at, counter in enumerate(self.concurrency) if counter.taken >= counter.most]
+        full = [
+            at for at, counter in enumerate(self.concurrency) if counter.running >= counter.maximum
+        ]
         if full and longest <= CONCURRENCY_WAIT_S:
             return Denial(len(waits) + full[0], CONCURRENCY_WAIT_S)
         return Denial(waits.index(longest), longest)
@@ -153,22 +165,22 @@ class Buckets:
     def __init__(
         self, *, max_buckets: int = MAX_BUCKETS, forgetting: Callable[[], object] = lambda: None
     ) -> None:
-        self._kept: dict[Hashable, Bucket] = {}
-        self._most = max_buckets
+        self._buckets: dict[Hashable, Bucket] = {}
+        self._max_buckets = max_buckets
         self._forgetting = forgetting
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._buckets)
 
     def these(self, rates: Sequence[BucketRate], now: float) -> list[Bucket]:
         """Return the buckets with these names, and apply these rates to them."""
-        if len(self._kept) + len(rates) > self._most:
-            self._make_room(now, sum(name not in self._kept for name, _, _ in rates))
+        if len(self._buckets) + len(rates) > self._max_buckets:
+            self._make_room(now, sum(name not in self._buckets for name, _, _ in rates))
         buckets = []
         for name, each_s, room_s in rates:
-            bucket, slack_s = self._kept.get(name), room_s - each_s + ROUNDING_ERROR
+            bucket, slack_s = self._buckets.get(name), room_s - each_s + ROUNDING_ERROR
             if bucket is None:
-                bucket = self._kept[name] = Bucket(now, each_s, slack_s)
+                bucket = self._buckets[name] = Bucket(now, each_s, slack_s)
             else:
                 bucket.each_s, bucket.slack_s = each_s, slack_s
             buckets.append(bucket)
@@ -181,23 +193,25 @@ class Buckets:
         limits = LocalLimits(self.these([(bucket, 1 / rate, burst / rate)], now))
         return 0.0 if limits.take(now) else limits.shortage(now).wait_s
 
-    def held(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
+    def tokens_in(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """Return the number of tokens in a bucket."""
-        stored_bucket = self._kept.get(bucket)
+        stored_bucket = self._buckets.get(bucket)
         return (
             burst if stored_bucket is None else burst - max(stored_bucket.full_at - now, 0.0) * rate
         )
 
     def _make_room(self, now: float, needed: int) -> None:
-        if len(self._kept) + needed <= self._most:
+        if len(self._buckets) + needed <= self._max_buckets:
             return
         self._forgetting()
         # Drop more than the one that is needed now, because each search looks through all buckets.
-        excess = len(self._kept) + max(needed, self._most // 10) - self._most
+        excess = len(self._buckets) + max(needed, self._max_buckets // 10) - self._max_buckets
         # All are in use at once. Drop those that will be full first; new buckets replace them. A
         # caller that has used up its calls is among the last, so inventing many names gains it
         # nothing.
-        until = sorted(bucket.full_at for bucket in self._kept.values())[excess - 1]
-        names = [name for name, bucket in self._kept.items() if bucket.full_at <= max(until, now)]
+        until = sorted(bucket.full_at for bucket in self._buckets.values())[excess - 1]
+        names = [
+            name for name, bucket in self._buckets.items() if bucket.full_at <= max(until, now)
+        ]
         for name in names if until <= now else names[:excess]:
-            del self._kept[name]
+            del self._buckets[name]

@@ -238,7 +238,7 @@ class MemoryTenantSharedStore:
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._logs: dict[str, _Log] = {}
         self._buckets = Buckets()
-        self._taken: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
         self._swept = clock()
 
     def _sweep(self, now: float) -> None:
@@ -291,7 +291,7 @@ class MemoryTenantSharedStore:
         now = self._clock()
         limits = LocalLimits(
             self._buckets.these(rates, now),
-            [ConcurrencyCounter(limit.most, self._taken[limit.name]) for limit in concurrency],
+            [ConcurrencyCounter(limit.maximum, self._running[limit.name]) for limit in concurrency],
         )
         if not limits.take(now):
             return limits.shortage(now)
@@ -300,12 +300,12 @@ class MemoryTenantSharedStore:
 
     def hold(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
         """Count a call in each limit, even beyond it; other processes learn of it soon."""
-        self._taken.update(limit.name for limit in concurrency)
+        self._running.update(limit.name for limit in concurrency)
 
     def leave(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
         """End a call in each limit; other processes learn of it soon."""
-        self._taken.subtract(limit.name for limit in concurrency)
-        self._taken += Counter()  # removes counts of zero
+        self._running.subtract(limit.name for limit in concurrency)
+        self._running += Counter()  # removes counts of zero
 
     async def levels(
         self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit]
@@ -313,10 +313,10 @@ class MemoryTenantSharedStore:
         """Return the tokens in each bucket, then the running calls of each limit; takes nothing."""
         now = self._clock()
         tokens = [
-            self._buckets.held(spending.bucket, now, rate=spending.rate, burst=spending.burst)
+            self._buckets.tokens_in(spending.bucket, now, rate=spending.rate, burst=spending.burst)
             for spending in spendings
         ]
-        return [*tokens, *(self._taken[limit.name] for limit in concurrency)]
+        return [*tokens, *(self._running[limit.name] for limit in concurrency)]
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, max_events: int) -> int:
         """

@@ -116,10 +116,10 @@ def as_json(rows: Iterable[AccessRow]) -> bytes:
 
 def as_text(rows: Iterable[AccessRow]) -> bytes:
     """Return the rows for people, each on one line regardless of its path."""
-    return b"".join(shown(row) + b"\n" for row in rows)
+    return b"".join(access_line(row) + b"\n" for row in rows)
 
 
-def shown(row: AccessRow) -> bytes:
+def access_line(row: AccessRow) -> bytes:
     at, method, path, status, duration, request_id, caller, peer, correlation, rpc = row
     clock = time.strftime("%H:%M:%S", time.localtime(at))
     tenant = caller.tenant_id if caller is not None else "-"
@@ -163,7 +163,7 @@ def is_own(row: AccessRow, names: Set[str]) -> bool:
     )
 
 
-def without(row: AccessRow, clean: RedactField, names: Set[str] = frozenset()) -> AccessRow:
+def redacted_row(row: AccessRow, clean: RedactField, names: Set[str] = frozenset()) -> AccessRow:
     """Return the row with the secrets of its caller's tenant redacted."""
     at, method, path, status, duration, request_id, caller, peer, correlation, rpc = row
     tenant = None if caller is None else caller.tenant_id
@@ -173,11 +173,11 @@ def without(row: AccessRow, clean: RedactField, names: Set[str] = frozenset()) -
         correlation = text.encode("ascii", "backslashreplace")
     method, path = clean(tenant, method), clean(tenant, path)
     if rpc is not None:
-        rpc = _without(rpc, partial(clean, tenant), names)
+        rpc = _without_secrets(rpc, partial(clean, tenant), names)
     return at, method, path, status, duration, request_id, caller, peer, correlation, rpc
 
 
-def _without(rpc: RpcTarget, clean: Callable[[str], str], names: Set[str]) -> RpcTarget:
+def _without_secrets(rpc: RpcTarget, clean: Callable[[str], str], names: Set[str]) -> RpcTarget:
     """
     Return what a line may show of a JSON-RPC request.
 
@@ -188,16 +188,16 @@ def _without(rpc: RpcTarget, clean: Callable[[str], str], names: Set[str]) -> Rp
     if method.startswith(BY_URI):
         target = UNSET, uri if uri in names else UNSET
     elif name is not UNSET:
-        target = _short(name, clean), UNSET
-    return _short(method, clean), *target
+        target = _name_text(name, clean), UNSET
+    return _name_text(method, clean), *target
 
 
-def _short(text: str, clean: Callable[[str], str]) -> str:
+def _name_text(text: str, clean: Callable[[str], str]) -> str:
     # Redacted before it is cut, because half a secret would not be found.
     return clean(text)[:RPC_CHARACTERS] if len(text) <= MAX_CHARACTERS else TOO_LONG
 
 
-def _plain(tenant: str | None, text: str) -> str:
+def _unredacted_text(tenant: str | None, text: str) -> str:
     return text
 
 
@@ -225,7 +225,7 @@ class AccessLog:
         counts: Callable[[Sequence[AccessRow]], object] | None = None,
     ) -> None:
         self._counts = counts
-        self._clean = clean or _plain
+        self._clean = clean or _unredacted_text
         self._enabled = enabled
         self._encode = as_json if form == "json" else as_text
         self._write = write or write_to_stderr
@@ -277,7 +277,7 @@ class AccessLog:
             # Refused requests come in large numbers, mostly to the same few paths.
             clean, names = cache(self._clean), self._names
             self._unwritten += [
-                row if is_own(row, names) else without(row, clean, names) for row in rows
+                row if is_own(row, names) else redacted_row(row, clean, names) for row in rows
             ]
 
     def _batch(self) -> bytes:

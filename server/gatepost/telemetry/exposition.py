@@ -54,7 +54,7 @@ class Exposition:
     ) -> None:
         self._registry = registry
         self._clock = clock
-        self._made: dict[str, tuple[float, bytes]] = {}
+        self._pages: dict[str, tuple[float, bytes]] = {}
         self._making = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,11 +88,11 @@ class Exposition:
         # fail at it.
         kind = OPENMETRICS if OPENMETRICS in accept else PLAIN_TEXT
         async with self._making:
-            cached = self._made.get(kind)
+            cached = self._pages.get(kind)
             if cached is None or self._clock() - cached[0] >= CACHED_S:
                 # The response includes everything that ended before the scrape, in any worker.
                 await asyncio.sleep(2 * COLLECTED_S)
-                cached = self._made[kind] = self._clock(), FORMATS[kind][1](self._registry)
+                cached = self._pages[kind] = self._clock(), FORMATS[kind][1](self._registry)
         return cached[1], ((b"content-type", FORMATS[kind][0].encode()),)
 
 

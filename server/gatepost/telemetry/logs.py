@@ -88,7 +88,7 @@ def _tenant_of(record: logging.LogRecord) -> str:
     return tenant if is_own and isinstance(tenant, str) else ""
 
 
-def _plain(value: object, tenant: str) -> str:
+def _unredacted(value: object, tenant: str) -> str:
     if isinstance(value, OwnText):
         return str(value)
     if isinstance(value, dict | list | tuple):
@@ -126,7 +126,7 @@ class JsonFormatter(logging.Formatter):
         if (span := CURRENT_SPAN.get()) is not None:
             event |= {"trace_id": span.trace_id, "span_id": span.span_id}
         for name, value in details(record).items():
-            text = _plain(value, tenant)
+            text = _unredacted(value, tenant)
             event[name] = value if isinstance(value, int | float) and text == repr(value) else text
         if record.exc_info:
             event["traceback"] = frames(record.exc_info)
@@ -141,7 +141,7 @@ class ConsoleFormatter(logging.Formatter):
         tenant = _tenant_of(record)
         line = f"{at} {record.levelname.lower():<7} {printable(scrub(record.getMessage(), tenant))}"
         for name, value in details(record).items():
-            line += f" {name}={printable(str(_plain(value, tenant)))}"
+            line += f" {name}={printable(str(_unredacted(value, tenant)))}"
         if (span := CURRENT_SPAN.get()) is not None:
             line += f" trace_id={span.trace_id}"
         if record.exc_info:

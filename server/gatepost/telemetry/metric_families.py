@@ -32,18 +32,18 @@ class FixedLabel(msgspec.Struct, frozen=True):
 
 class ConfiguredLabel(msgspec.Struct, frozen=True):
     """
-    A label whose values come from the configuration, at most *most* of them.
+    A label whose values come from the configuration, at most *max_values* of them.
 
-    The values `unknown` and `other` come first; `other` counts names beyond *most*.
+    The values `unknown` and `other` come first; `other` counts names beyond *max_values*.
     """
 
     name: str
-    most: int
+    max_values: int
 
     @property
     def size(self) -> int:
         """Return the number of values that the label can have."""
-        return self.most + 2
+        return self.max_values + 2
 
 
 MetricLabel = FixedLabel | ConfiguredLabel

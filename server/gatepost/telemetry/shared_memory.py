@@ -34,7 +34,7 @@ def _lay_out() -> int:
         for label in family.labels:
             if isinstance(label, ConfiguredLabel) and label.name not in NAME_OFFSETS:
                 NAME_OFFSETS[label.name] = end
-                end += 1 + label.most * NAME_BYTES // INTEGER_BYTES
+                end += 1 + label.max_values * NAME_BYTES // INTEGER_BYTES
     return end
 
 
@@ -91,11 +91,11 @@ class LabelNames:
     """
 
     def __init__(self, process: MetricsMemory, label: ConfiguredLabel) -> None:
-        self._most = label.most
+        self._max_values = label.max_values
         start = NAME_OFFSETS[label.name]
         self._count = process[start : start + 1]
         self._bytes = process[
-            start + 1 : start + 1 + label.most * NAME_BYTES // INTEGER_BYTES
+            start + 1 : start + 1 + label.max_values * NAME_BYTES // INTEGER_BYTES
         ].cast("B")
         self.numbers = {name: number for number, name in enumerate(self.read())}
         """The number of each value."""
@@ -113,7 +113,7 @@ class LabelNames:
         for name in names:
             encoded = name.encode()
             at = self._count[0]
-            if name in self.numbers or at >= self._most or len(encoded) > NAME_BYTES:
+            if name in self.numbers or at >= self._max_values or len(encoded) > NAME_BYTES:
                 continue
             self._bytes[at * NAME_BYTES : (at + 1) * NAME_BYTES] = encoded.ljust(NAME_BYTES, b"\0")
             self._count[0] = at + 1  # last, so that a concurrent reader never reads half a name

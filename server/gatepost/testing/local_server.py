@@ -104,7 +104,7 @@ class WaitingApproval(msgspec.Struct, frozen=True):
                 request.tenant,
                 request.id,
                 approver,
-                seen=request.digest,
+                seen_digest=request.digest,
                 reason=reason,
                 edited=changed,
             )
@@ -186,7 +186,9 @@ class LocalServer:
         async with asyncio.timeout(within_s):
             while True:
                 for tenant in sorted(self._tenants):
-                    for request in await self.services.approvals.waiting(tenant, most=MAX_WAITING):
+                    for request in await self.services.approvals.waiting(
+                        tenant, max_requests=MAX_WAITING
+                    ):
                         if not tool or request.tool == tool:
                             return WaitingApproval(request, self)
                 await asyncio.sleep(LOOK_EVERY_S)
@@ -201,7 +203,7 @@ class LocalServer:
         self._clock.ahead_s += seconds
         for tenant in self._tenants:
             # Reading them ends requests that are due, and wakes the calls that wait.
-            await self.services.approvals.waiting(tenant, most=MAX_WAITING)
+            await self.services.approvals.waiting(tenant, max_requests=MAX_WAITING)
 
     @property
     def now(self) -> float:

@@ -39,7 +39,7 @@ class Hidden:
         """Return whether any argument holds a secret."""
         return bool(self._first)
 
-    def holds(self, path: Sequence[Any]) -> bool:
+    def hides(self, path: Sequence[Any]) -> bool:
         """Return whether the value at that path must not be shown."""
         if not self._first:
             return False
@@ -74,14 +74,14 @@ def described_error(
         sentence = f"{subject} should be {_encode(kind['expected_value']).decode()}"
     elif name == "type":
         sentence = f"{subject} should be of type {' or '.join(kind['types'])}"
-    elif hidden.holds(path):
+    elif hidden.hides(path):
         return field, f"{subject} does not satisfy `{name}`."
     else:
         # The library's message quotes the value, which may be long.
         text = error.message
         excerpt = text if len(text) <= LONGEST_SENTENCE else f"…{text[-LONGEST_SENTENCE:]}"
         return field, f"{subject}: {excerpt}."
-    return field, f"{sentence}{'' if hidden.holds(path) else received(error.instance)}."
+    return field, f"{sentence}{'' if hidden.hides(path) else received(error.instance)}."
 
 
 def received(value: Any) -> str:

@@ -95,11 +95,11 @@ def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
         return None
     requests: dict[str, InputRequest] = {}
     states: list[bytes] = []
-    ahead: list[BaseException] = [needed]
-    while ahead:
-        raised = ahead.pop()
+    unvisited: list[BaseException] = [needed]
+    while unvisited:
+        raised = unvisited.pop()
         if isinstance(raised, BaseExceptionGroup):
-            ahead.extend(reversed(raised.exceptions))
+            unvisited.extend(reversed(raised.exceptions))
         elif isinstance(raised, InputNeeded):
             requests.update(raised.requests)
             states += [raised.state] if raised.state else []
@@ -185,7 +185,7 @@ class Client(Protocol):
         """
         Send all requests at once and return the client's answers by the same keys.
 
-        If the request ends this run, the next run gets *state* as `kept`. It has at most
+        If the request ends this run, the next run gets *state* as `previous_state`. It has at most
         `MAX_KEPT_BYTES`.
 
         Raises MissingCapability if the client did not declare what a request needs. It may raise
@@ -211,7 +211,8 @@ class Client(Protocol):
         is one. Does not return if the task is refused; then the call is cancelled.
 
         With a *state*, the call is in progress elsewhere: if this process ends, another one runs
-        the tool again, which gets *state* as `kept` and must continue instead of starting again.
+        the tool again, which gets *state* as `previous_state` and must continue instead of starting
+        again.
         """
 
 

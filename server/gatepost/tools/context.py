@@ -145,7 +145,7 @@ class Workspace(Protocol):
     async def room(self) -> WorkspaceUsage:
         """Return how much more the tenant may store; negative if it is above its quota."""
 
-    async def place(self) -> Path:
+    async def real_path(self) -> Path:
         """
         Return the real path of the directory, for a program that is confined to it.
 
@@ -159,15 +159,15 @@ class Workspace(Protocol):
         No path of the workspace leads there. It shares the tenant's quota. *name* is the pack's.
         """
 
-    def folder(self, path: str, shown: str) -> "Workspace":
+    def folder(self, path: str, shown_path: str) -> "Workspace":
         """
         Return a folder of the workspace as a workspace of its own.
 
-        No path leads out of it. Tools show its paths with the prefix *shown* (`/name/`), and
+        No path leads out of it. Tools show its paths with the prefix *shown_path* (`/name/`), and
         accept them with this prefix.
         """
 
-    async def apart(self, work: Callable[[Path, threading.Event], T]) -> T:
+    async def in_cache(self, work: Callable[[Path, threading.Event], T]) -> T:
         """
         Run blocking *work* in a thread, in a directory that no tool's path can reach.
 
@@ -179,7 +179,7 @@ class Workspace(Protocol):
 class Changes(Protocol):
     """Publishes changes to the tenant's clients, on every replica."""
 
-    async def listed(self, what: ListName) -> None:
+    async def listed(self, list_name: ListName) -> None:
         """Publish that a list changed."""
 
     async def updated(self, uri: str) -> None:
@@ -189,7 +189,7 @@ class Changes(Protocol):
 class NoSubscribers:
     """Changes for a server without subscriptions."""
 
-    async def listed(self, what: ListName) -> None:
+    async def listed(self, list_name: ListName) -> None:
         """Do nothing."""
 
     async def updated(self, uri: str) -> None:

@@ -105,14 +105,14 @@ def bound_texts(value: Any) -> None:
 
 def bound_long_numbers(value: Any) -> None:
     """Refuse a document with too many long numbers, for a tool that divides its arguments."""
-    long = sum(
+    long_numbers = sum(
         len(text) > LONG_DIGITS and _NUMERIC.fullmatch(text) is not None for text in _texts(value)
     ) + sum(
         isinstance(node, int | float) and abs(node) >= _LONG
         for level in levels_of(value)
         for node in level
     )
-    if long > MAX_LONG_NUMBERS:
+    if long_numbers > MAX_LONG_NUMBERS:
         raise ToolFailure(
             "validation",
             f"The arguments hold more than {MAX_LONG_NUMBERS} numbers of more than {LONG_DIGITS} "

@@ -138,7 +138,7 @@ async def in_cpu_thread(
         thread = _uses[loop] = CpuThread()
     await thread.wait_for_admission(caller.principal_key, bounded=bounded)
 
-    def ended(_: Future[T]) -> None:
+    def on_end(_: Future[T]) -> None:
         with suppress(RuntimeError):  # the loop is closed, so no computation waits
             loop.call_soon_threadsafe(thread.leave)
 
@@ -148,5 +148,5 @@ async def in_cpu_thread(
         thread.leave()
         raise
     # The computation's own end counts: a caller that gives up must not make the thread seem free.
-    running.add_done_callback(ended)
+    running.add_done_callback(on_end)
     return await asyncio.wrap_future(running)

@@ -68,7 +68,7 @@ class FileWrite(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the argument that is the path."""
     text: str
     """The name of the argument that is the text."""
-    place: Callable[[str, SettingsLookup], str] | None = None
+    locate: Callable[[str, SettingsLookup], str] | None = None
     """
     Returns the path within the workspace for the path that the caller gave, by the settings of the
     pack; default: the same path.

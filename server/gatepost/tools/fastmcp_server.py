@@ -97,7 +97,7 @@ class FastMcpServer:
 
     def _caller(self, ctx: CallContext) -> Any:
         caller = ctx.caller
-        about = {"iss": caller.issuer, "sub": caller.subject, "tenant_id": caller.tenant_id}
+        identity = {"iss": caller.issuer, "sub": caller.subject, "tenant_id": caller.tenant_id}
         return self._token(
             token="",  # the token is for Gatepost alone
             client_id=caller.client_id or "",
@@ -105,7 +105,7 @@ class FastMcpServer:
             expires_at=caller.expires_at,
             resource=caller.resource,
             subject=caller.subject,
-            claims={**caller.claims, **about},
+            claims={**caller.claims, **identity},
         )
 
 
@@ -120,7 +120,7 @@ class AskedByServer:
     def __init__(self, ctx: CallContext, result: Any) -> None:
         self._ctx, self._result = ctx, result
         self.refusal: BaseException | None = None
-        self._ended = asyncio.Event()
+        self._refused = asyncio.Event()
 
     async def __call__(self, message: str, shape: Any, params: Any, context: Any) -> Any:
         """Answer `elicitation/create`, as FastMCP calls its handler."""
@@ -136,7 +136,7 @@ class AskedByServer:
             task.cancel()
         if (refusal := task.exception()) is not None:
             self.refusal = refusal
-            self._ended.set()
+            self._refused.set()
             await asyncio.Event().wait()
         answer = task.result()
         return self._result(action=answer.action, content=answer.content)
@@ -144,13 +144,13 @@ class AskedByServer:
     async def unless_refused(self, work: Awaitable[T]) -> list[T]:
         """Return the result of *work* as a list, empty if asking ended the call before."""
         task = asyncio.ensure_future(work)
-        ended = asyncio.ensure_future(self._ended.wait())
+        refused = asyncio.ensure_future(self._refused.wait())
         try:
-            await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, refused}, return_when=asyncio.FIRST_COMPLETED)
             return [] if self.refusal is not None else [await task]
         finally:
             task.cancel()
-            ended.cancel()
+            refused.cancel()
 
 
 class FastMcpLists(msgspec.Struct):
@@ -253,7 +253,9 @@ def _template_offer(
 
     def check(arguments: bytes) -> str:
         uri = msgspec.json.decode(arguments, type=Read).uri
-        if template.match(uri) is None or any(other.match(uri) is not None for other in guarded):
+        if template.match(uri) is None or any(
+            guarded_template.match(uri) is not None for guarded_template in guarded
+        ):
             raise ToolFailure("not_found", NO_DOCUMENT)
         return _served(uri)
 

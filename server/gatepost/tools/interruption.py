@@ -217,9 +217,9 @@ class ToolDeadline(Interruptible[T]):
         "_abandon_timer",
         "_allowed_s",
         "_began",
-        "_holds",
         "_is_token_over",
         "_limit_s",
+        "_pauses",
         "_since",
         "_timer",
         "_used_s",
@@ -233,7 +233,7 @@ class ToolDeadline(Interruptible[T]):
         self._stop = None
         self._limit_s = limit_s
         self._allowed_s = allowed_s
-        self._holds = 0
+        self._pauses = 0
 
     def raised(self) -> type[Exception]:
         return TokenExpired if self._is_token_over else DeadlinePassed
@@ -254,14 +254,14 @@ class ToolDeadline(Interruptible[T]):
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the clock for the time of a block; of several at once the last one starts it."""
-        self._holds += 1
-        if self._holds == 1:
+        self._pauses += 1
+        if self._pauses == 1:
             self._restart()
         try:
             yield
         finally:
-            self._holds -= 1
-            if self._holds == 0:
+            self._pauses -= 1
+            if self._pauses == 0:
                 self._restart()
 
     def _restart(self) -> None:
@@ -269,7 +269,7 @@ class ToolDeadline(Interruptible[T]):
         stop = self._stop
         if stop is not None and self._timer is not None:
             now = asyncio.get_running_loop().time()
-            if self._holds:
+            if self._pauses:
                 self._used_s += now - self._since
             self._since = now
             self._timer.cancel()
@@ -277,7 +277,7 @@ class ToolDeadline(Interruptible[T]):
 
     def _set_timer(self, stop: Stop) -> None:
         last = self._began + self._allowed_s
-        tool_deadline = last if self._holds else self._since + self._limit_s - self._used_s
+        tool_deadline = last if self._pauses else self._since + self._limit_s - self._used_s
         self._is_token_over = last <= tool_deadline
         now = asyncio.get_running_loop().time()
         self._timer = timer(min(last, tool_deadline) - now, stop.pull)

@@ -79,16 +79,16 @@ def objects_in(value: Any) -> Iterator[Mapping[str, Any]]:
 
     A schema of pydantic's may contain itself.
     """
-    ahead, seen = [value], set()
-    while ahead:
-        node = ahead.pop()
+    unvisited, visited = [value], set()
+    while unvisited:
+        node = unvisited.pop()
         if isinstance(node, Mapping):
-            if id(node) not in seen:
-                seen.add(id(node))
+            if id(node) not in visited:
+                visited.add(id(node))
                 yield node
-                ahead.extend(node.values())
+                unvisited.extend(node.values())
         elif isinstance(node, list | tuple):
-            ahead.extend(node)
+            unvisited.extend(node)
 
 
 def outside_strings(body: bytes) -> bytes:
@@ -117,8 +117,8 @@ def count(body: bytes, mark: bytes) -> int:
     at = body.find(mark)
     if at < 0:
         return 0
-    again = body.find(mark, at + 1)
-    return 1 if again < 0 else 1 + body.count(mark, again)
+    second = body.find(mark, at + 1)
+    return 1 if second < 0 else 1 + body.count(mark, second)
 
 
 def holds_many(body: bytes, maximum: int) -> bool:
@@ -212,10 +212,10 @@ def too_deep(body: bytes, max_depth: int = NESTING) -> bool:
         brackets = brackets.replace(b"[]", b"")
     level = 0
     for segment in brackets.split(b"]["):
-        up = len(segment.rstrip(b"]"))
-        if level + up > max_depth - SHALLOW:
+        closed = len(segment.rstrip(b"]"))
+        if level + closed > max_depth - SHALLOW:
             return True
-        level += 2 * up - len(segment)
+        level += 2 * closed - len(segment)
     return False
 
 

@@ -13,5 +13,5 @@ class Origin(msgspec.Struct, frozen=True):
     """The offer's own name or URI there."""
     digest: str
     """The digest of its definition; approvals and records name it."""
-    place: str = ""
+    location: str = ""
     """A digest of the registration and of where its server is; approvals are for no other one."""

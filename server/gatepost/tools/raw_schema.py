@@ -101,9 +101,9 @@ def checker(schema: Mapping[str, Any]) -> Callable[[bytes], Any]:
     """
     validator = validator_of(schema)
 
-    def explain(value: Any, hidden: Hidden, without: Set[str] = COUNTED) -> ToolFailure | None:
+    def explain(value: Any, hidden: Hidden, ignored: Set[str] = COUNTED) -> ToolFailure | None:
         validation_errors = (
-            error for error in validator.iter_errors(value) if error.kind.name not in without
+            error for error in validator.iter_errors(value) if error.kind.name not in ignored
         )
         errors = [
             described_error(error, hidden) for error in islice(validation_errors, SHOWN_ERRORS)
@@ -128,7 +128,7 @@ def checker(schema: Mapping[str, Any]) -> Callable[[bytes], Any]:
         if len(arguments) > bounds.harmless_bytes and bounds.passes(arguments, value):
             return value
         if not validator.is_valid(value):
-            failure = explain(value, bounds.hidden(arguments), without=frozenset())
+            failure = explain(value, bounds.hidden(arguments), ignored=frozenset())
             if failure is not None:
                 raise failure
         return value

@@ -75,7 +75,7 @@ class RedactedCall(msgspec.Struct):
     version: int = -1
     checked: bool = False
     """Whether the arguments were found valid."""
-    begun: bool = False
+    has_begun: bool = False
     """Whether the tool was called; from then on the call may have had effects."""
     over: bool = False
     """Whether the call has ended; log lines after that hide the secrets of all known tenants."""
@@ -126,9 +126,9 @@ class RedactedCall(msgspec.Struct):
 
     async def redact(self, outcome: Outcome) -> Outcome:
         """Return the outcome without secrets; a long one is searched in a thread."""
-        return self.promptly(outcome) or await self.apart(outcome)
+        return self.promptly(outcome) or await self.redact_in_thread(outcome)
 
-    async def apart(self, outcome: Outcome) -> Outcome:
+    async def redact_in_thread(self, outcome: Outcome) -> Outcome:
         """Redact an outcome in a thread, if it is too long for `promptly`."""
         return await in_cpu_thread(self.call.caller, self._long_outcome, outcome, bounded=False)
 
@@ -182,8 +182,8 @@ class RedactedCall(msgspec.Struct):
             return refused
         try:
             self.offer.check(clean)
-        except ToolFailure as again:
-            return again
+        except ToolFailure as redacted_failure:
+            return redacted_failure
         return ToolFailure("validation", "The arguments are not what the schema allows.")
 
     def error(self, error: BaseException) -> BaseException:
@@ -331,7 +331,7 @@ def remark(name: str, value: str) -> None:
 def has_tool_started() -> bool:
     """Return whether the current call has started its tool, or is nested in one that has."""
     current = CURRENT_CALL.get()
-    return isinstance(current, RedactedCall) and (current.begun or current.call.depth > 0)
+    return isinstance(current, RedactedCall) and (current.has_begun or current.call.depth > 0)
 
 
 def peer_here() -> str:

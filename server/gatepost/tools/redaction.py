@@ -116,13 +116,13 @@ class Redaction:
         return [self.of(None), *self._redactors.values()]
 
     def at_hand(self, tenant: str) -> Redactor | None:
-        """Return the redactor to start a call with; None if `ready` must be awaited first."""
+        """Return the redactor to start a call with; None if `prepare` must be awaited first."""
         secrets = self.secrets.loaded(tenant)
         if secrets is None:
             return None
         return self._redactors.get(secrets.version) if secrets.values else ONLY_TOKENS
 
-    async def ready(self, tenant: str) -> None:
+    async def prepare(self, tenant: str) -> None:
         """Make the redactor for the tenant's current secrets; raises StoreUnavailable."""
         while self.at_hand(tenant) is None:
             secrets = self.secrets.loaded(tenant) or await self.secrets.load(tenant)

@@ -101,7 +101,7 @@ class Registry:
         """
         return [*(offer for offer, _ in self._all), *self._search.values()]
 
-    async def ready(self, caller: TenantContext) -> None:
+    async def prepare(self, caller: TenantContext) -> None:
         """
         Load the offers of the caller's tenant, unless they are at hand; raises StoreUnavailable.
 
@@ -141,7 +141,7 @@ class Registry:
         """
         if self.source is None or name in self.tools:
             return name
-        await self.ready(caller)
+        await self.prepare(caller)
         return self._visible_to(self._at_hand(caller)).called_name(name, caller)
 
     def tool_of_tenant(self, caller: TenantContext, name: str) -> Tool | None:

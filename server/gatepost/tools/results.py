@@ -116,11 +116,11 @@ def detached(
 ) -> Invoke:
     """Wrap *invoke* so that the call becomes a task at its start, if the client supports tasks."""
 
-    async def begun(ctx: CallContext, arguments: Any) -> Outcome:
+    async def begin(ctx: CallContext, arguments: Any) -> Outcome:
         await ctx.detach()
         return await invoke(ctx, arguments)
 
-    return begun
+    return begin
 
 
 def vetted(

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gatepost.redaction.redactor import CURRENT_CALL
-from gatepost.storage.commit import CommitFailed, CommitFuture, committed
+from gatepost.storage.commit import NO_COMMIT, CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import (
     NOT_AUDITED,
@@ -74,10 +74,6 @@ UNRECORDED = (
 )
 UNRECORDED_EFFECT = Outcome(failure=Failure("internal", UNRECORDED))
 """It is not an outage: after an outage clients call again, and the work would be done twice."""
-
-
-NO_RECORD = committed()
-"""The commit of a call that has no record to wait for."""
 
 
 class CallContexts:
@@ -143,18 +139,18 @@ class Runner:
         self.timeout_s = timeout_s
         self.max_result_bytes = max_result_bytes
         self.clock = clock
-        self._short = min(fitting_bytes(max_result_bytes), LONG_BYTES)
+        self._prompt_bytes = min(fitting_bytes(max_result_bytes), LONG_BYTES)
         self._stages = tuple(stages)
         # By the identity of offers: these live as long as the registry, and have no other key.
-        self._ways: dict[int, Next] = {}
-        self._ways_again: dict[int, Next] = {}
+        self._handlers: dict[int, Next] = {}
+        self._retry_handlers: dict[int, Next] = {}
         # Keyed by the stages that concern an offer, for the offers of tenants, which come and go.
         self._composed: dict[tuple[Stage | StageFunction, ...], Next] = {}
         for offer in registry.offers:
-            self._ways[id(offer)] = self._way_of(offer, is_retry=False)
-            self._ways_again[id(offer)] = self._way_of(offer, is_retry=True)
+            self._handlers[id(offer)] = self._handler_of(offer, is_retry=False)
+            self._retry_handlers[id(offer)] = self._handler_of(offer, is_retry=True)
 
-    def _way_of(self, offer: Offer, *, is_retry: bool) -> Next:
+    def _handler_of(self, offer: Offer, *, is_retry: bool) -> Next:
         """Return the invocation of an offer with the stages around it that concern it."""
         concerned = tuple(
             stage
@@ -162,10 +158,10 @@ class Runner:
             if not isinstance(stage, Stage)
             or (stage.concerns(offer) and (is_retry or not stage.for_retries))
         )
-        way = self._composed.get(concerned)
-        if way is None:
-            way = self._composed[concerned] = checking(concerned, self._invoke)
-        return way
+        handler = self._composed.get(concerned)
+        if handler is None:
+            handler = self._composed[concerned] = checking(concerned, self._invoke)
+        return handler
 
     async def run(self, call: Call) -> Outcome:
         """
@@ -190,10 +186,10 @@ class Runner:
         durable already.
         """
         if self.registry.source is not None:
-            await self.registry.ready(call.caller)
+            await self.registry.prepare(call.caller)
         recorder = self.recorder
         if recorder is None or call.kind in NOT_AUDITED:
-            return await self._proceed(call, []), NO_RECORD
+            return await self._proceed(call, []), NO_COMMIT
         if recorder.refusing:
             raise StoreUnavailable("calls cannot be put on record")
         redacted_calls: list[RedactedCall] = []
@@ -202,18 +198,18 @@ class Runner:
             outcome = await self._proceed(call, redacted_calls)
         except (asyncio.CancelledError, GeneratorExit) as interruption:
             # The caller is gone, so no code can wait for the commit.
-            recorder.ended(call, began, redacted_calls, interruption)
+            recorder.record_end(call, began, redacted_calls, interruption)
             raise
         except BaseException as error:
             with suppress(CommitFailed):  # the raised error says more, and the log says the rest
-                await recorder.ended(call, began, redacted_calls, error)
+                await recorder.record_end(call, began, redacted_calls, error)
             raise
-        commit = recorder.ended(call, began, redacted_calls, outcome.failure)
+        commit = recorder.record_end(call, began, redacted_calls, outcome.failure)
         if outcome.failure is None:
             return outcome, commit
         with suppress(CommitFailed):  # the failure says more than the lost record
             await commit
-        return outcome, NO_RECORD
+        return outcome, NO_COMMIT
 
     async def _counted(self, call: Call, refused: Exception) -> Outcome:
         """Raise *refused* after counting the request: it reaches no stage, but must not be free."""
@@ -231,7 +227,7 @@ class Runner:
             return await self._counted(call, refused)
         tenant, redaction = call.caller.tenant_id, self.redaction
         if (redactor := redaction.at_hand(tenant)) is None:
-            await redaction.ready(tenant)
+            await redaction.prepare(tenant)
             redactor = redaction.of(tenant)
         # If the caller may write secrets itself, the redacted call has to look for them.
         secrets_version = -1 if offer.secret_arguments else redaction.secrets.version
@@ -244,17 +240,18 @@ class Runner:
         if call.client is not NO_CLIENT:
             call = replace(call, client=redacted)
         try:
-            ways = self._ways if call.idempotency_key is None else self._ways_again
-            way = ways.get(id(offer)) or self._way_of(offer, is_retry=ways is self._ways_again)
-            outcome = await way(call, offer, None)
+            is_retry = call.idempotency_key is not None
+            handlers = self._retry_handlers if is_retry else self._handlers
+            handler = handlers.get(id(offer)) or self._handler_of(offer, is_retry=is_retry)
+            outcome = await handler(call, offer, None)
             if not redacted.checked:
                 return outcome  # refused before any secret was read
             # Within the `try`: these may be the first to find that an outcome cannot be encoded.
             if secrets_version == redaction.secrets.version and is_harmless(
-                outcome, redactor, self._short
+                outcome, redactor, self._prompt_bytes
             ):
                 return outcome  # true for nearly all outcomes, without encoding them
-            clean = redacted.promptly(outcome) or await redacted.apart(outcome)
+            clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
             return fit(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
             if _is_cancelled():
@@ -268,7 +265,7 @@ class Runner:
         finally:
             redacted.over = True
             CURRENT_CALL.set(outer)
-        clean = redacted.promptly(outcome) or await redacted.apart(outcome)
+        clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
         return fit(clean, offer, self.max_result_bytes)
 
     def allowed(self, call: Call) -> Offer:
@@ -304,7 +301,7 @@ class Runner:
 
     def _invoke(self, call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         redacted: Any = CURRENT_CALL.get()  # of this call
-        redacted.begun = True
+        redacted.has_begun = True
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
@@ -363,25 +360,25 @@ def _is_cancelled() -> bool:
 
 def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
     """Return *invoke* inside these stages, with the check of the arguments where it belongs."""
-    early = list(takewhile(lambda stage: isinstance(stage, Stage) and stage.before_check, stages))
-    proceed = composed(stages[len(early) :], invoke)
+    first = list(takewhile(lambda stage: isinstance(stage, Stage) and stage.before_check, stages))
+    proceed = composed(stages[len(first) :], invoke)
 
     def check(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         redacted: Any = CURRENT_CALL.get()  # set by the runner for this call
         if offer.secret_arguments or len(call.arguments) > SHORT_BYTES:
             if is_large(call.arguments, reads_texts=offer.reads_texts):
-                return apart(call, offer, redacted)
+                return run_checked(call, offer, redacted)
             return proceed(call, offer, redacted.arguments())
         # The same as `redacted.arguments`, which most calls do not need.
         arguments = offer.check(call.arguments)
         redacted.checked = True
         return proceed(call, offer, arguments)
 
-    async def apart(call: Call, offer: Offer, redacted: RedactedCall) -> Outcome:
+    async def run_checked(call: Call, offer: Offer, redacted: RedactedCall) -> Outcome:
         # A check that takes milliseconds runs in a thread, so that other calls are served.
         return await proceed(call, offer, await in_cpu_thread(call.caller, redacted.arguments))
 
-    return composed(early, check)
+    return composed(first, check)
 
 
 def composed(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:

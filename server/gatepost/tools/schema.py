@@ -346,12 +346,14 @@ def _references(node: Any) -> set[str]:
 
 def _reached(node: Any, definitions: Mapping[str, Any]) -> set[str]:
     """Return the names of all definitions that *node* refers to, directly or not."""
-    seen: set[str] = set()
-    ahead = _references(node)
-    while ahead:
-        seen |= ahead
-        ahead = {n for d in ahead if d in definitions for n in _references(definitions[d])} - seen
-    return seen
+    visited: set[str] = set()
+    unvisited = _references(node)
+    while unvisited:
+        visited |= unvisited
+        unvisited = {
+            n for d in unvisited if d in definitions for n in _references(definitions[d])
+        } - visited
+    return visited
 
 
 def _is_refused(error: ValidationError) -> bool:
@@ -386,7 +388,7 @@ def _sentence(detail: ErrorDetails, names: str, hidden: Hidden) -> str:
         return f"`{field}` is not an argument here{hint}."
     message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
     subject = f"`{field}`" if field else "The arguments"
-    secret = hidden.holds(detail["loc"])
+    secret = hidden.hides(detail["loc"])
     if secret and detail["type"] not in WITHOUT_VALUE:
         return f"{subject}: the value is not valid."
     if match := PYDANTIC_SHOULD.match(message):

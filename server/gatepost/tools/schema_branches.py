@@ -137,7 +137,7 @@ class _Graph:
         self._nodes: dict[int, Mapping[str, Any]] = {}
         self._targets: dict[str, Any] = {}
         self._index(root)
-        self._here: dict[int, CheckCounts] = {}
+        self._counts: dict[int, CheckCounts] = {}
         self._below: dict[int, list[CheckCounts]] = {}
         self._instead: dict[int, list[int]] = {}
         """The alternatives of each node that are not tried beside the longest one."""
@@ -176,15 +176,15 @@ class _Graph:
 
     def _reached(self) -> list[int]:
         """Return all nodes where the check of some value starts."""
-        ahead = [id(self._keep(self.root))]
-        seen = dict.fromkeys(ahead)
-        while ahead:
-            for level in self._members(ahead.pop()):
+        unvisited = [id(self._keep(self.root))]
+        visited = dict.fromkeys(unvisited)
+        while unvisited:
+            for level in self._members(unvisited.pop()):
                 for node in level:
-                    if node not in seen:
-                        seen[node] = None
-                        ahead.append(node)
-        return list(seen)
+                    if node not in visited:
+                        visited[node] = None
+                        unvisited.append(node)
+        return list(visited)
 
     def _keep(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
         self._nodes[id(node)] = node
@@ -192,7 +192,7 @@ class _Graph:
 
     def _at(self, node: int, inside: tuple[int, ...] = ()) -> CheckCounts:
         """Return the nodes that the value itself is checked against, starting at *node*."""
-        cached = self._here.get(node)
+        cached = self._counts.get(node)
         if cached is not None:
             return cached
         if node in inside:
@@ -211,7 +211,7 @@ class _Graph:
             counts.update(levels[longest])
         if sum(counts.values()) > MAX_BRANCHES:
             raise ValueError(f"the schema has more than {MAX_BRANCHES} alternatives at one place")
-        self._here[node] = counts
+        self._counts[node] = counts
         return counts
 
     def _same_value(self, node: Mapping[str, Any]) -> Iterator[list[int]]:

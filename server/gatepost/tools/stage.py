@@ -24,7 +24,7 @@ class Recorder(Protocol):
     def refusing(self) -> bool:
         """Return whether calls must not begin because they could not be recorded."""
 
-    def ended(
+    def record_end(
         self,
         call: Call,
         began: float,

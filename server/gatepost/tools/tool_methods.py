@@ -24,12 +24,12 @@ def tool_method(function: Function | None = None, /, **options: Any) -> Any:
 
 def marked_methods(value: object) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
     """Yield the bound methods of an object that are marked, in the order of their definition."""
-    seen: set[str] = set()
+    examined: set[str] = set()
     for kind in reversed(type(value).__mro__):
         for name in vars(kind):
             # A subclass that overrides a method says by its own mark whether it is a tool.
-            method = getattr(value, name, None) if name not in seen else None
+            method = getattr(value, name, None) if name not in examined else None
             options = getattr(method, TOOL_ATTRIBUTE, None)
             if callable(method) and isinstance(options, dict):
-                seen.add(name)
+                examined.add(name)
                 yield method, options

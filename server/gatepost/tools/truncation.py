@@ -57,7 +57,7 @@ def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
         return replace(outcome, content=shortened, structured=msgspec.UNSET)
     if extra + MIN_BYTES > limit:
         subject = "The call was carried out. Its answer" if _may_change(offer) else "The answer"
-        return _too_large(subject, extra, limit, again=not _may_change(offer))
+        return _too_large(subject, extra, limit, may_repeat=not _may_change(offer))
     return replace(outcome, content=tuple(_cut(outcome.content, sizes, limit - extra)))
 
 
@@ -96,8 +96,10 @@ def _may_change(tool: Tool) -> bool:
     return not tool.effects.read_only
 
 
-def _too_large(subject: str, size: int, limit: int, *, again: bool = True) -> Outcome:
-    advice = "Ask for less at once." if again else "Do not repeat it: look at what it did instead."
+def _too_large(subject: str, size: int, limit: int, *, may_repeat: bool = True) -> Outcome:
+    advice = (
+        "Ask for less at once." if may_repeat else "Do not repeat it: look at what it did instead."
+    )
     message = (
         f"{subject} has {size} bytes, which is more than the {limit} that can be shown. {advice}"
     )

@@ -44,8 +44,8 @@ class UriTemplate:
         pieces = _EXPRESSION.split(path)
         self.head = pieces[0]
         self.path = tuple(
-            Variable(expression.removeprefix("+"), expression.startswith("+"), then)
-            for expression, then in zip(pieces[1::2], pieces[2::2], strict=True)
+            Variable(expression.removeprefix("+"), expression.startswith("+"), following)
+            for expression, following in zip(pieces[1::2], pieces[2::2], strict=True)
         )
         self.query = query
         self.names = (*(variable.name for variable in self.path), *query)

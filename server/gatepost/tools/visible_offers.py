@@ -32,7 +32,7 @@ class OfferIndex:
             if isinstance(entry.offer, Template)
         ]
 
-    def takes(self, offer: Offer) -> bool:
+    def conflicts(self, offer: Offer) -> bool:
         """Return whether an offer here has the name or the URIs of *offer*."""
         if isinstance(offer, Template):
             return any(entry.key == offer.key for _, entry in self.templates)
@@ -79,7 +79,7 @@ class VisibleOffers:
         tenant_index = OfferIndex(
             entry
             for entry in tenant_offers.entries
-            if not enabled.takes(entry.owner)
+            if not enabled.conflicts(entry.owner)
             and not (isinstance(entry.offer, Tool) and entry.offer.name in search)
         )
         entries = with_own_pages(

@@ -115,7 +115,7 @@ class _Builder:
         self._weight = 0
         self._open: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int, int]] = {}
-        self._takes: dict[type, Callable[[Any], None]] = {
+        self._handlers: dict[type, Callable[[Any], None]] = {
             yaml.ScalarEvent: self._scalar,
             yaml.MappingStartEvent: self._mapping,
             yaml.SequenceStartEvent: self._sequence,
@@ -126,9 +126,9 @@ class _Builder:
         }
 
     def built(self, text: str) -> Any:
-        takes = self._takes
+        handlers = self._handlers
         for event in yaml.parse(text, Loader=_LOADER):
-            take = takes.get(type(event))
+            take = handlers.get(type(event))
             if take is not None:
                 take(event)
         return self._root
@@ -142,26 +142,30 @@ class _Builder:
         if event.tag is not None:
             raise _tagged(event)
         text = event.value
-        plain = event.implicit[0]
+        is_plain = event.implicit[0]
         weight = len(text) + NODE_WEIGHT
         self._count(1, weight)
-        if not plain and not text.isascii():
+        if not is_plain and not text.isascii():
             text.encode()  # half a surrogate pair can be written as an escape
         if event.anchor:
-            self._anchors[event.anchor] = self._value(text, plain=plain), 1, weight
+            self._anchors[event.anchor] = self._value(text, is_plain=is_plain), 1, weight
         opened = self._open[-1] if self._open else None
         if opened is not None and opened.awaits_key:
-            self._key(opened, text, plain=plain)
+            self._key(opened, text, is_plain=is_plain)
         else:
-            self._put(self._value(text, plain=plain))
+            self._put(self._value(text, is_plain=is_plain))
 
-    def _value(self, text: str, *, plain: bool) -> Any:
-        return _resolved(text, self._inexact) if plain else text
+    def _value(self, text: str, *, is_plain: bool) -> Any:
+        return _resolved(text, self._inexact) if is_plain else text
 
-    def _key(self, opened: "_Open", text: str, *, plain: bool) -> None:
-        if plain and self._inexact == "refused" and not isinstance(_resolved(text, "refused"), str):
+    def _key(self, opened: "_Open", text: str, *, is_plain: bool) -> None:
+        if (
+            is_plain
+            and self._inexact == "refused"
+            and not isinstance(_resolved(text, "refused"), str)
+        ):
             raise YamlError(f"has the key {text[:40]}, which is not text")
-        opened.begin_key(text, merge=plain and self._merges and text == "<<")
+        opened.begin_key(text, merge=is_plain and self._merges and text == "<<")
 
     def _mapping(self, event: Any) -> None:
         self._begin(event, {})

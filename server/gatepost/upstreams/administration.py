@@ -41,7 +41,7 @@ class Conflict(Exception):
 class Catalogues(Protocol):
     """Fetches and reviews catalogues."""
 
-    async def ready(self, server: UpstreamServer) -> Catalogue | None:
+    async def current(self, server: UpstreamServer) -> Catalogue | None:
         """Return the stored catalogue; fetch it in the background if it is missing or stale."""
 
     async def refresh(self, server: UpstreamServer) -> Catalogue:
@@ -104,7 +104,7 @@ class UpstreamAdministration:
         """Return the catalogue, which is fetched in the background if it is missing or stale."""
         if server.status == "disabled":
             return await self.catalogue(server)
-        return await self._catalogues.ready(server)
+        return await self._catalogues.current(server)
 
     async def add(
         self, tenant: str, changes: ServerChanges, actor: ManagementActor
@@ -119,25 +119,25 @@ class UpstreamAdministration:
         try:
             server = await self._store.create(_changed(changed, changes), _secrets(changes))
         except NameTaken:
-            raise taken(changes.name) from None
+            raise name_conflict(changes.name) from None
         except TooManyRegistrations as too_many:
             raise Conflict(f"The MCP server is not added: {too_many}.") from None
         await self._note("added", server, actor)
         if server.status == "active":
             # Discovered in the background: the answer does not wait for the upstream.
-            await self._catalogues.ready(server)
+            await self._catalogues.current(server)
         return server
 
     async def change(
         self, server: UpstreamServer, changes: ServerChanges, actor: ManagementActor
     ) -> UpstreamServer:
         """Change a registered server; raises InvalidField, Conflict and SecretRefused."""
-        self._own(server)
+        self._check_source(server)
         changes = changes.checked(self._address_policy())
         try:
             changed = await self._store.replace(_changed(server, changes), _secrets(changes))
         except NameTaken:
-            raise taken(str(changes.name)) from None
+            raise name_conflict(str(changes.name)) from None
         except CredentialsBound:
             raise InvalidField(
                 "api_key" if server.api_key_set and changes.api_key is UNSET else "headers",
@@ -154,7 +154,7 @@ class UpstreamAdministration:
 
     async def remove(self, server: UpstreamServer, actor: ManagementActor) -> None:
         """Remove a registered server with its secrets; raises Conflict and NotRegistered."""
-        self._own(server)
+        self._check_source(server)
         if not await self._store.delete(server.tenant, server.id):
             raise NotRegistered("There is no such MCP server.")
         await self._forget(server)
@@ -189,7 +189,7 @@ class UpstreamAdministration:
             )
         return catalogue
 
-    def _own(self, server: UpstreamServer) -> None:
+    def _check_source(self, server: UpstreamServer) -> None:
         if server.source == "configuration":
             raise Conflict(
                 f"The MCP server {server.name!r} comes from the configuration of the server. Only "
@@ -207,7 +207,7 @@ class UpstreamAdministration:
         await self._audit.note(server.tenant, "upstream", outcome, actor, recorded)
 
 
-def taken(name: str) -> Conflict:
+def name_conflict(name: str) -> Conflict:
     """Return the error for a name that another server of the tenant has."""
     return Conflict(f"There is an MCP server {name!r} already.")
 

@@ -54,7 +54,7 @@ class AgentAdministration:
         try:
             agent = await self._store.create_agent(changed)
         except NameTaken:
-            raise taken(changed) from None
+            raise agent_conflict(changed) from None
         except TooManyRegistrations as too_many:
             raise Conflict(f"The agent is not added: {too_many}.") from None
         await self._note("added", agent, actor)
@@ -64,12 +64,12 @@ class AgentAdministration:
         self, agent: AgentRegistration, changes: AgentChanges, actor: ManagementActor
     ) -> AgentRegistration:
         """Change an agent; raises InvalidField and Conflict."""
-        _own(agent)
+        _check_source(agent)
         changed = await self._changed(agent, changes.checked())
         try:
             changed = await self._store.replace_agent(changed)
         except NameTaken:
-            raise taken(changed) from None
+            raise agent_conflict(changed) from None
         except RegistrationChanged:
             raise Conflict(
                 "The agent was changed at the same time. Read it and try again."
@@ -79,7 +79,7 @@ class AgentAdministration:
 
     async def remove(self, agent: AgentRegistration, actor: ManagementActor) -> None:
         """Remove an agent: its client then sees everything that its scopes reach."""
-        _own(agent)
+        _check_source(agent)
         if not await self._store.delete_agent(agent.tenant, agent.id):
             raise NotRegistered("There is no such agent.")
         await self._note("removed", agent, actor)
@@ -97,8 +97,8 @@ class AgentAdministration:
         changed: AgentRegistration = msgspec.structs.replace(agent, **values)
         if changed.name != agent.name or not agent.id:
             agents = await self._store.agents(agent.tenant)
-            if any(other.name == changed.name for other in agents):
-                raise taken(changed)
+            if any(registered.name == changed.name for registered in agents):
+                raise agent_conflict(changed)
         return changed
 
     async def _capabilities(
@@ -123,13 +123,13 @@ class AgentAdministration:
         await self._audit.note(agent.tenant, "agent", outcome, actor, recorded)
 
 
-def taken(agent: AgentRegistration) -> Conflict:
+def agent_conflict(agent: AgentRegistration) -> Conflict:
     """Return the error for a name or client id that another agent of the tenant has."""
     client = f", or one for the client {agent.client_ids[0]!r}" if agent.client_ids else ""
     return Conflict(f"There is an agent {agent.name!r} already{client}.")
 
 
-def _own(agent: AgentRegistration) -> None:
+def _check_source(agent: AgentRegistration) -> None:
     if agent.source == "configuration":
         raise Conflict(
             f"The agent {agent.name!r} comes from the configuration of the server. Only its "

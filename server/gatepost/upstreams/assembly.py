@@ -14,9 +14,9 @@ from gatepost.upstreams.cleaning import (
     check_exact,
     cleaned,
     cleaned_schema,
-    shown,
     usable,
     usable_input,
+    visible_line,
 )
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins, accept, review, review_instructions
@@ -41,7 +41,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one fetch."""
 
     description: ServerDescription
-    found: tuple[Found, ...] = ()
+    definitions: tuple[Found, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     whole: frozenset[Section] = frozenset()
     """The sections that were listed completely."""
@@ -56,7 +56,7 @@ def assembled(
 ) -> tuple[Catalogue, Pins]:
     """Return the catalogue after a fetch and the pins; it takes time, so call it in a thread."""
     complete = listed.whole if server.catalogue == "shared" else frozenset[Section]()
-    reviewed = review(server.pin, pins, listed.found, complete)
+    reviewed = review(server.pin, pins, listed.definitions, complete)
     text = listed.description.instructions
     instructions, waiting, new_pins = review_instructions(server.pin, reviewed.pins, text)
     definitions_before = (
@@ -148,7 +148,9 @@ def definition_of(server: UpstreamServer, listed: Found) -> Definition:
     elif listed.section == "prompts":
         _clean_prompt(value, report)
     else:
-        value["name"] = cleaned(str(value.get("name", "")), MAX_TITLE)[0] or shown(listed.key)
+        value["name"] = cleaned(str(value.get("name", "")), MAX_TITLE)[0] or visible_line(
+            listed.key
+        )
         _keep_relevance(value, report)
     return Definition(
         section=listed.section,
@@ -175,7 +177,9 @@ def _definitions(
         try:
             definitions.append(definition_of(server, listed))
         except Unusable as problem:
-            entry = LeftOut(section=listed.section, key=shown(listed.key), reason=f"{problem}")
+            entry = LeftOut(
+                section=listed.section, key=visible_line(listed.key), reason=f"{problem}"
+            )
             left_out.append(entry)
     return definitions, left_out
 

@@ -57,7 +57,7 @@ def cleaned(text: str, max_chars: int) -> tuple[str, tuple[str, ...]]:
     return text, tuple(dict.fromkeys(report))
 
 
-def shown(text: str) -> str:
+def visible_line(text: str) -> str:
     """Return an untrusted text as a reason or a page may show it: one short visible line."""
     return " ".join(cleaned(text, MAX_SHOWN)[0].split())
 
@@ -94,7 +94,7 @@ def usable(schema: Mapping[str, Any], kind: str) -> None:
     try:
         compiled(schema)
     except (ValueError, TypeError, AttributeError, RecursionError) as problem:
-        raise Unusable(f"its {kind} schema cannot be used: {shown(str(problem))}") from None
+        raise Unusable(f"its {kind} schema cannot be used: {visible_line(str(problem))}") from None
 
 
 def check_depth(value: Any) -> None:

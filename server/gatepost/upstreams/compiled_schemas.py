@@ -15,7 +15,7 @@ MAX_KEPT_BYTES = 16_384
 """The largest schema that is kept, as JSON."""
 
 
-_kept: OrderedDict[bytes, ValidateJson] = OrderedDict()
+_cached_checkers: OrderedDict[bytes, ValidateJson] = OrderedDict()
 _lock = Lock()
 
 
@@ -30,13 +30,13 @@ def compiled(schema: Mapping[str, Any]) -> ValidateJson:
     if len(text) > MAX_KEPT_BYTES:
         return checker(schema)
     with _lock:
-        cached_checker = _kept.get(text)
+        cached_checker = _cached_checkers.get(text)
         if cached_checker is not None:
-            _kept.move_to_end(text)
+            _cached_checkers.move_to_end(text)
             return cached_checker
     compiled_checker = checker(schema)
     with _lock:
-        _kept[text] = compiled_checker
-        while len(_kept) > MAX_KEPT:
-            _kept.popitem(last=False)
+        _cached_checkers[text] = compiled_checker
+        while len(_cached_checkers) > MAX_KEPT:
+            _cached_checkers.popitem(last=False)
     return compiled_checker

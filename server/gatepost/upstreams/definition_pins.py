@@ -79,7 +79,7 @@ def review(
     """
     if pin == "off":
         return Review(offered=tuple(listed), changes=(), pins=pins)
-    missing = _gone(pins, listed, complete)
+    missing = _missing(pins, listed, complete)
     unpinned = [item for item in listed if pins.get(item.section, item.key) is None]
     renamed = _renamed(missing, unpinned)
     offered: list[Found] = []
@@ -181,7 +181,7 @@ def _gone_digest(pinned: PinnedDefinition) -> str:
     return digest_of({"gone": pinned.digest})
 
 
-def _gone(
+def _missing(
     pins: Pins, listed: Collection[Found], complete: Collection[Section]
 ) -> dict[tuple[Section, str], PinnedDefinition]:
     present = {(definition.section, definition.key) for definition in listed}

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from gatepost.upstreams.catalogue import LeftOut, Section
-from gatepost.upstreams.cleaning import Unusable, check_depth, is_visible, shown
+from gatepost.upstreams.cleaning import Unusable, check_depth, is_visible, visible_line
 from gatepost.upstreams.digest import digest_of
 
 KEYS: Mapping[Section, str] = {
@@ -56,7 +56,7 @@ def read_list(
     left_out: list[LeftOut] = []
     for number, item in enumerate(items, 1):
         key = _key_of(section, item)
-        shown_key = shown(key) if key is not None else f"number {number}"
+        shown_key = visible_line(key) if key is not None else f"number {number}"
         try:
             definition = _read(section, key, item)
         except Unusable as problem:

@@ -58,8 +58,12 @@ async def examined(server: UpstreamServer, connection: UpstreamConnection) -> Ex
 
 
 def _introduced(description: ServerDescription) -> str:
-    shown_name = f" as {shown(description.name)} {shown(description.version)}".rstrip()
-    declared = ", ".join(sorted(shown(name) for name in description.capabilities)) or "nothing"
+    shown_name = (
+        f" as {terminal_text(description.name)} {terminal_text(description.version)}".rstrip()
+    )
+    declared = (
+        ", ".join(sorted(terminal_text(name) for name in description.capabilities)) or "nothing"
+    )
     era = "without sessions" if description.era == "modern" else "with sessions"
     return (
         f"answers{shown_name}, in revision {description.revision} ({era}); it declares {declared}"
@@ -93,6 +97,6 @@ async def _listed(connection: UpstreamConnection, params: Mapping[str, Any]) -> 
     raise ConnectionFailure("invalid", "It did not answer `tools/list`.")
 
 
-def shown(text: str) -> str:
+def terminal_text(text: str) -> str:
     """Return a server's own text without what a terminal could obey."""
     return "".join(char if char.isprintable() else "?" for char in text[:80])

@@ -62,7 +62,9 @@ async def fetched(connection: UpstreamConnection, server: UpstreamServer) -> Lis
     """
     description = await connection.describe()
     sections = [
-        section for section, (needs, _, _) in LISTS.items() if needs in description.capabilities
+        section
+        for section, (capability, _, _) in LISTS.items()
+        if capability in description.capabilities
     ]
     listing = _Listing(connection, server)
     results = await asyncio.gather(*(listing.section(section) for section in sections))
@@ -75,7 +77,7 @@ async def fetched(connection: UpstreamConnection, server: UpstreamServer) -> Lis
     definitions, left_out = await asyncio.to_thread(_read, by_section)
     return Listed(
         description=description,
-        found=definitions,
+        definitions=definitions,
         left_out=left_out,
         whole=frozenset(section for section, listed in by_section.items() if listed.whole) - failed,
         failed=failed,

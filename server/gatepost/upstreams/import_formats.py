@@ -65,8 +65,8 @@ def read_document(path: Path) -> Mapping[str, Any]:
     if len(data) > MAX_BYTES:
         raise ImportProblem(f"{path} has more than {MAX_BYTES} bytes")
     try:
-        plain = without_comments(data.decode("utf-8-sig")).encode()
-        return loads_object(plain, max_depth=MAX_DEPTH, max_bytes=MAX_BYTES)
+        without_remarks = without_comments(data.decode("utf-8-sig")).encode()
+        return loads_object(without_remarks, max_depth=MAX_DEPTH, max_bytes=MAX_BYTES)
     except StrictJsonError as error:
         raise ImportProblem(f"{path} is not a JSON object that can be read: {error}") from None
     except ValueError:

@@ -22,7 +22,7 @@ def without_secrets(listed: Listed, clean: RemoveSecrets) -> Listed:
     """
     definitions: list[Found] = []
     left_out = list(listed.left_out)
-    for definition in listed.found:
+    for definition in listed.definitions:
         text = "\n".join(_texts(definition.value))
         if clean(text) == text:
             definitions.append(definition)
@@ -41,7 +41,7 @@ def without_secrets(listed: Listed, clean: RemoveSecrets) -> Listed:
     return msgspec.structs.replace(
         listed,
         description=description,
-        found=tuple(definitions),
+        definitions=tuple(definitions),
         left_out=tuple(cleaned_entries),
         failure=clean(listed.failure),
     )

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.audit.writer import AuditWriter
+from gatepost.audit.events import AuditEvents
 from gatepost_authz.caller import TenantContext
 
 ManagementEvent = Literal["upstream", "agent"]
@@ -24,8 +24,8 @@ class ManagementActor(msgspec.Struct, frozen=True, kw_only=True):
 class ManagementAudit:
     """Records changes of servers and agents durably; raises StoreUnavailable."""
 
-    def __init__(self, writer: AuditWriter | None) -> None:
-        self._writer = writer
+    def __init__(self, events: AuditEvents | None) -> None:
+        self._events = events
 
     async def note(
         self,
@@ -36,9 +36,9 @@ class ManagementAudit:
         details: Mapping[str, str],
     ) -> None:
         """Record one change; *details* must hold neither secrets nor personal data."""
-        if self._writer is None:
+        if self._events is None:
             return
-        await self._writer.note(
+        await self._events.note(
             tenant,
             kind,
             outcome=outcome,

@@ -29,13 +29,13 @@ def offered_name(server: str, tool: str) -> str:
     that fit are kept: the first `__` ends the server's name. Any other name, and each that looks
     like one with a hash, ends in eight characters of the SHA-256 of both names.
     """
-    plain = f"{PREFIX}{server}{SEPARATOR}{tool}"
-    fits = _SERVER.fullmatch(server) and _TOOL.fullmatch(tool) and len(plain) <= NAME_CHARACTERS
+    full_name = f"{PREFIX}{server}{SEPARATOR}{tool}"
+    fits = _SERVER.fullmatch(server) and _TOOL.fullmatch(tool) and len(full_name) <= NAME_CHARACTERS
     if fits and not _HASHED.search(tool):
-        return plain
-    head = f"{PREFIX}{_part(server)[:MAX_SERVER].rstrip('_')}{SEPARATOR}"
+        return full_name
+    head = f"{PREFIX}{_name_part(server)[:MAX_SERVER].rstrip('_')}{SEPARATOR}"
     room = NAME_CHARACTERS - len(head) - 1 - HASH_CHARACTERS
-    return f"{head}{_part(tool)[:room].rstrip('_')}_{_digest(server, tool)}"
+    return f"{head}{_name_part(tool)[:room].rstrip('_')}_{_digest(server, tool)}"
 
 
 def tool_prefix(server: str) -> str:
@@ -47,10 +47,10 @@ def server_scope(server: str) -> str:
     """Return the scope that a server's tools need if no pattern covers them: `mcp:{server}`."""
     if _SCOPE.fullmatch(server):
         return f"mcp:{server}"
-    return f"mcp:{_part(server)[:MAX_SERVER].rstrip('_')}_{_digest(server)}"
+    return f"mcp:{_name_part(server)[:MAX_SERVER].rstrip('_')}_{_digest(server)}"
 
 
-def _part(name: str) -> str:
+def _name_part(name: str) -> str:
     return _OTHERS.sub("_", name.lower()).strip("_") or "x"
 
 

@@ -76,7 +76,7 @@ class CatalogueRefresher(Wanted):
         self._tasks: dict[tuple[str, str], asyncio.Task[Catalogue]] = {}
         self._following: dict[tuple[str, str], tuple[UpstreamServer, asyncio.Task[None]]] = {}
         self._refreshing: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._turn = Wakeable()
+        self._wakeable = Wakeable()
         watch.tell(self._replan)
 
     def used(self, tenant: str) -> None:
@@ -97,7 +97,7 @@ class CatalogueRefresher(Wanted):
             for person_key in persons[:-MAX_PERSONS]:
                 del plan[person_key]
         self.used(server.tenant)
-        self._turn.wake()
+        self._wakeable.wake()
 
     def called(self, tenant: str, server_id: str) -> None:
         """Count a call, so that a busy server is refreshed before its catalogue is stale."""
@@ -175,11 +175,11 @@ class CatalogueRefresher(Wanted):
                 await self.look()
             except StoreUnavailable as outage:
                 log.debug("catalogues_not_planned", extra={"reason": str(outage)})
-            await self._turn.wait(TICK_S * RANDOM.uniform(0.8, 1.2))
+            await self._wakeable.wait(TICK_S * RANDOM.uniform(0.8, 1.2))
 
     def _replan(self, tenant: str) -> None:
         self._unplanned.add(tenant)
-        self._turn.wake()
+        self._wakeable.wake()
 
     def _forget(self, tenant: str) -> None:
         del self._used[tenant]
@@ -224,7 +224,7 @@ class CatalogueRefresher(Wanted):
         plan = self._plans.get(server.tenant, {})
         if (planned := plan.get(server.id)) is not None:
             planned.is_announced = True
-            self._turn.wake()
+            self._wakeable.wake()
 
     def _unfollowed(self, server: UpstreamServer, *, is_polled: bool) -> None:
         plan = self._plans.get(server.tenant, {})
@@ -291,7 +291,7 @@ class CatalogueRefresher(Wanted):
         if task is None or task.done():
             task = asyncio.create_task(self._fetched(planned, key[1]))
             self._tasks[key] = task
-            task.add_done_callback(lambda task: self._ended(key, task))
+            task.add_done_callback(lambda task: self._on_task_end(key, task))
         return task
 
     async def _fetched(self, planned: Planned, key: str) -> Catalogue:
@@ -302,7 +302,7 @@ class CatalogueRefresher(Wanted):
             current.take(catalogue)
         return catalogue
 
-    def _ended(self, key: tuple[str, str], task: "asyncio.Task[Catalogue]") -> None:
+    def _on_task_end(self, key: tuple[str, str], task: "asyncio.Task[Catalogue]") -> None:
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled():

@@ -114,7 +114,7 @@ def server_changes(body: Mapping[str, Any]) -> ServerChanges:
                 "A program (stdio) runs on the machine of the server, so only its operator can add "
                 "it, in the configuration. Servers that are added here have a `url`.",
             )
-    _known(body, ServerChanges)
+    _check_fields(body, ServerChanges)
     if body.get("transport_type", "http") != "http":
         raise InvalidField("transport_type", 'The only transport type is "http".')
     changes: ServerChanges = _converted(body, ServerChanges)
@@ -123,12 +123,12 @@ def server_changes(body: Mapping[str, Any]) -> ServerChanges:
 
 def agent_changes(body: Mapping[str, Any]) -> AgentChanges:
     """Return the changes in a JSON object; raises InvalidField."""
-    _known(body, AgentChanges)
+    _check_fields(body, AgentChanges)
     changes: AgentChanges = _converted(body, AgentChanges)
     return changes
 
 
-def _known(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> None:
+def _check_fields(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> None:
     fields = kind.__struct_fields__
     for name in body:
         if name not in fields:
@@ -136,7 +136,7 @@ def _known(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> None:
             hint = (
                 f"Did you mean {matches[0]}?" if matches else f"The fields are: {_listed(fields)}."
             )
-            raise InvalidField(_shown(name), f"There is no field {_shown(name)}. {hint}")
+            raise InvalidField(_printable(name), f"There is no field {_printable(name)}. {hint}")
 
 
 def _converted(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> Any:
@@ -150,7 +150,7 @@ def _converted(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> Any:
     return msgspec.convert(body, kind, strict=True)
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in name[:60])
 
 

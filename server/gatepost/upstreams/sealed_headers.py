@@ -42,7 +42,7 @@ class SealedHeaders:
 
     async def put(self, tenant: str, server_id: str, secrets: ServerSecrets) -> None:
         """Store the given values; raises SecretRefused, also if the tenant has too many."""
-        for name, value in _given(secrets):
+        for name, value in _new_values(secrets):
             # Answers may contain a value as short as "true" by chance.
             await self._secrets.put(
                 tenant,
@@ -88,7 +88,7 @@ def names_of(server: UpstreamServer) -> frozenset[str]:
     return headers | {API_KEY} if server.api_key_set else headers
 
 
-def _given(secrets: ServerSecrets) -> Iterable[tuple[str, str]]:
+def _new_values(secrets: ServerSecrets) -> Iterable[tuple[str, str]]:
     if isinstance(secrets.api_key, str):
         yield API_KEY, secrets.api_key
     if isinstance(secrets.headers, Mapping):

@@ -26,7 +26,7 @@ from gatepost.tools.secret import secret_arguments
 from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR
 from gatepost.tools.uri_template import UriTemplate, is_uri
 from gatepost.upstreams.catalogue import Catalogue, Definition, LeftOut
-from gatepost.upstreams.cleaning import shown
+from gatepost.upstreams.cleaning import visible_line
 from gatepost.upstreams.compiled_schemas import compiled
 from gatepost.upstreams.offered_names import offered_name, server_scope, tool_prefix
 from gatepost.upstreams.upstream_server import UpstreamServer
@@ -82,9 +82,9 @@ def server_offers(server: UpstreamServer, catalogue: Catalogue, calls: OfferCall
         try:
             offers.append(builder.offer(definition))
         except (ValueError, TypeError, RecursionError) as problem:
-            reason = f"it cannot be offered: {shown(str(problem))}"
+            reason = f"it cannot be offered: {visible_line(str(problem))}"
             left_out.append(
-                LeftOut(section=definition.section, key=shown(definition.key), reason=reason)
+                LeftOut(section=definition.section, key=visible_line(definition.key), reason=reason)
             )
     return ServerOffers(server, tuple(offers), tuple(left_out))
 
@@ -119,11 +119,11 @@ def effects_of(annotations: Annotations) -> Effects:
 
 def task_support(definition: Definition, capabilities: Mapping[str, Any]) -> TaskSupport:
     """Return whether a tool can be a task at the upstream, which must declare tasks itself."""
-    makes = makes_tasks(capabilities)
+    is_maker = makes_tasks(capabilities)
     support = definition.value.get("execution", {}).get("taskSupport")
-    if support == "required" and (makes or "tasks" in capabilities):
+    if support == "required" and (is_maker or "tasks" in capabilities):
         return "required"
-    if makes or (support == "optional" and "tasks" in capabilities):
+    if is_maker or (support == "optional" and "tasks" in capabilities):
         return "optional"
     return "forbidden"
 
@@ -147,7 +147,7 @@ class _ServerOfferBuilder:
         self._server, self._calls = server, calls
         self._capabilities = catalogue.capabilities
         self._completes = "completions" in catalogue.capabilities
-        self._place = place_of(server)
+        self._location = place_of(server)
         self._pack = tool_prefix(server.name).removesuffix(UPSTREAM_SEPARATOR)
 
     def offer(self, definition: Definition) -> Offer:
@@ -170,7 +170,7 @@ class _ServerOfferBuilder:
             "timeout_s": server.timeout_s + GRACE_S,
             "pack": self._pack,
             "origin": Origin(
-                server.id, server.name, definition.key, definition.digest, self._place
+                server.id, server.name, definition.key, definition.digest, self._location
             ),
             "meta": value.get("_meta", {}),
         }

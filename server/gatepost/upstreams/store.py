@@ -186,7 +186,7 @@ class UpstreamStore:
         if _origin(before) != _origin(server) and _keeps_any(before, secrets):
             raise CredentialsBound
         replaced = msgspec.structs.replace(
-            _with(_kept(server, before), secrets),
+            _with(_with_stored_secrets(server, before), secrets),
             source="api",
             created_at=before.created_at,
             updated_at=now,
@@ -342,7 +342,7 @@ def _with(server: UpstreamServer, secrets: ServerSecrets) -> UpstreamServer:
     return server
 
 
-def _kept(server: UpstreamServer, before: UpstreamServer) -> UpstreamServer:
+def _with_stored_secrets(server: UpstreamServer, before: UpstreamServer) -> UpstreamServer:
     """Return a server with what the store alone knows of its secrets."""
     return msgspec.structs.replace(
         server, api_key_set=before.api_key_set, header_names=before.header_names

@@ -16,7 +16,7 @@ from gatepost.tools.server_instructions import ServerInstructions
 from gatepost.tools.tenant_offers import Agent, TenantOffers
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.catalogue import Catalogue, LeftOut, same_content
-from gatepost.upstreams.cleaning import shown
+from gatepost.upstreams.cleaning import visible_line
 from gatepost.upstreams.offered_names import tool_prefix
 from gatepost.upstreams.plan import Principal
 from gatepost.upstreams.server_offers import OfferCalls, ServerOffers, server_offers
@@ -80,7 +80,7 @@ class UpstreamOffers:
     ) -> None:
         """Make the source; no upstream replaces one of the *gatepost_offers*."""
         self._store, self._watch, self._calls, self._clock = store, watch, calls, clock
-        self._own = tuple(gatepost_offers)
+        self._gatepost_offers = tuple(gatepost_offers)
         self._in_use = in_use or Wanted()
         self._tenants: OrderedDict[str, _Snapshot] = OrderedDict()
         self._callers: OrderedDict[tuple[str, Principal], _Snapshot] = OrderedDict()
@@ -105,13 +105,13 @@ class UpstreamOffers:
     async def load(self, caller: TenantContext) -> TenantOffers:
         """Implement `OfferSource`."""
         tenant = caller.tenant_id
-        snapshot = self._kept(self._tenants, tenant, MAX_TENANTS)
+        snapshot = self._snapshot_of(self._tenants, tenant, MAX_TENANTS)
         shared = await self._loaded(tenant, snapshot, None)
         self._in_use.used(tenant)
         if not snapshot.personal:
             return shared
         key = (tenant, caller.principal_key)
-        snapshot_of_caller = self._kept(self._callers, key, MAX_CALLERS)
+        snapshot_of_caller = self._snapshot_of(self._callers, key, MAX_CALLERS)
         return await self._loaded(tenant, snapshot_of_caller, caller.principal_key)
 
     def outdate(self, tenant: str) -> None:
@@ -126,7 +126,9 @@ class UpstreamOffers:
     def _is_outdated(self, snapshot: _Snapshot) -> bool:
         return snapshot.stale and snapshot.retry_at <= self._clock()
 
-    def _kept(self, snapshots: "OrderedDict[Key, _Snapshot]", key: Key, limit: int) -> _Snapshot:
+    def _snapshot_of(
+        self, snapshots: "OrderedDict[Key, _Snapshot]", key: Key, limit: int
+    ) -> _Snapshot:
         if key not in snapshots:
             snapshots[key] = _Snapshot()
             while len(snapshots) > limit:
@@ -185,7 +187,7 @@ class UpstreamOffers:
             self._built, {**built_before, **snapshot.built}, catalogues
         )
         built = [offers_of_server for _, _, offers_of_server in snapshot.built.values()]
-        offers, left_out = merged(built, self._own)
+        offers, left_out = merged(built, self._gatepost_offers)
         snapshot.left_out = left_out
         ttl_ms = min((catalogue.ttl_ms for _, catalogue in catalogues), default=None)
         rebuilt = TenantOffers(
@@ -194,7 +196,10 @@ class UpstreamOffers:
             ttl_ms=ttl_ms,
             instructions=tuple(
                 ServerInstructions(
-                    server.id, shown(server.name), tool_prefix(server.name), catalogue.instructions
+                    server.id,
+                    visible_line(server.name),
+                    tool_prefix(server.name),
+                    catalogue.instructions,
                 )
                 for server, catalogue in catalogues
                 if catalogue.instructions
@@ -279,7 +284,7 @@ def _left_out(offer: Offer, owner: str) -> LeftOut:
     section = {"tool": "tools", "prompt": "prompts"}.get(offer.kind, "resources")
     if isinstance(offer, Template):
         section = "templates"
-    key = shown(offer.origin.key if offer.origin is not None else offer.key)
+    key = visible_line(offer.origin.key if offer.origin is not None else offer.key)
     reason = f"{owner} has this name or URI already"
     return msgspec.convert({"section": section, "key": key, "reason": reason}, LeftOut)
 

@@ -141,8 +141,8 @@ def _odd_character(path: str) -> str | None:
 
 
 def _length(size: int, names: list[str]) -> str | None:
-    long = size > NAME_BYTES and any(len(name.encode()) > NAME_BYTES for name in names)
-    if size > PATH_BYTES or len(names) > DEPTH or long:
+    has_long_name = size > NAME_BYTES and any(len(name.encode()) > NAME_BYTES for name in names)
+    if size > PATH_BYTES or len(names) > DEPTH or has_long_name:
         return (
             f"is too long: at most {PATH_BYTES} bytes, {NAME_BYTES} for each name, "
             f"and {DEPTH} names"

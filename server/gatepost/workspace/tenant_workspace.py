@@ -145,7 +145,7 @@ class Home:
         self._owned.check()
         return work(stop)
 
-    def apart(self) -> Path:
+    def cache_path(self) -> Path:
         """Return the path of the area for data that packs can recreate."""
         handle = self._folder((PRIVATE, self.tenant, DERIVED_AREA))
         try:
@@ -203,14 +203,14 @@ class TenantWorkspace:
     The paths of an area do not begin with `/workspace/`.
     """
 
-    __slots__ = ("_home", "_shown", "_tree")
+    __slots__ = ("_home", "_shown_root", "_tree")
 
     def __init__(
         self, root: int, tenant: str, *, home: Home | None = None, tree: Tree | None = None
     ) -> None:
         self._home = home or Home(root, tenant)
         self._tree = tree or Tree(root, (tenant,), self._home.resolver, SHOWN_ROOT)
-        self._shown = self._tree.shown or SHOWN_ROOT
+        self._shown_root = self._tree.shown_path or SHOWN_ROOT
 
     async def write(self, path: str, data: bytes, *, mkdirs: bool = True) -> str:
         """
@@ -222,7 +222,7 @@ class TenantWorkspace:
         await self._home.change(
             lambda delta, stop: tree.write(parts, data, delta, stop, mkdirs=mkdirs)
         )
-        return tree.shown + "/".join(parts)
+        return tree.shown_path + "/".join(parts)
 
     async def write_new(self, path: str, data: bytes) -> bool:
         """Write a whole file unless it exists; of concurrent attempts, one succeeds."""
@@ -230,7 +230,7 @@ class TenantWorkspace:
 
         def write(delta: UsageChange, stop: threading.Event) -> bool:
             # Every process that writes waits for the same lock.
-            if tree.holds(parts):
+            if tree.exists(parts):
                 return False
             tree.write(parts, data, delta, stop, mkdirs=True)
             return True
@@ -252,7 +252,7 @@ class TenantWorkspace:
         size, is_new = await self._home.change(
             lambda delta, stop: tree.edit(parts, change, delta, stop, limit=limit)
         )
-        return Edited(tree.shown + "/".join(parts), size, is_new)
+        return Edited(tree.shown_path + "/".join(parts), size, is_new)
 
     async def read(self, path: str, *, limit: int) -> bytes:
         """Read a file of at most *limit* bytes; ToolFailure when it is missing or larger."""
@@ -298,7 +298,7 @@ class TenantWorkspace:
         self, path: str = ".", *, recursive: bool = False, hidden: bool = True, limit: int
     ) -> FolderListing:
         """Return the entries of a folder, sorted by path; raise ToolFailure if it is missing."""
-        parts = folder_of(path, self._shown)
+        parts = folder_of(path, self._shown_root)
         return await self._home.run(
             lambda _: self._tree.entries(parts, limit, recursive=recursive, hidden=hidden)
         )
@@ -312,11 +312,11 @@ class TenantWorkspace:
         """Create a folder and its parents; return its path as tools show it."""
         parts = self._written(path.removesuffix("/"))
         await self._home.change(lambda delta, _: self._tree.make(parts, delta))
-        return self._tree.shown + "/".join(parts)
+        return self._tree.shown_path + "/".join(parts)
 
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
         """Remove a file, or a folder with *recursive*; return whether it existed."""
-        parts = folder_of(path, self._shown)
+        parts = folder_of(path, self._shown_root)
         if not parts:
             message = "The workspace itself cannot be deleted; name what is in it."
             raise ToolFailure("validation", message, field="path")
@@ -333,32 +333,32 @@ class TenantWorkspace:
         used, quota = await self.usage(), self._home.usage_file.quota
         return WorkspaceUsage(quota.bytes - used.bytes, quota.files - used.files)
 
-    async def place(self) -> Path:
+    async def real_path(self) -> Path:
         """Return the real path of the directory for a sandboxed program; create it if missing."""
         await self._home.change(lambda delta, _: self._tree.make((), delta))
-        return Path(await self._home.run(lambda _: self._tree.place()))
+        return Path(await self._home.run(lambda _: self._tree.absolute_path()))
 
     def area(self, name: str) -> "TenantWorkspace":
         """Return another directory of the tenant; raise ValueError unless *name* is lower-case."""
         if not AREA_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of an area: a to z, at most 32")
-        return self._within((PRIVATE, self._home.tenant, name), "", ())
+        return self._subtree((PRIVATE, self._home.tenant, name), "", ())
 
     def folder(self, path: str, shown_path: str) -> "TenantWorkspace":
         """Return a folder of the workspace as a workspace, shown as *shown_path*."""
-        return self._within((self._home.tenant,), shown_path, folder_of(path))
+        return self._subtree((self._home.tenant,), shown_path, folder_of(path))
 
-    async def apart(self, work: Callable[[Path, threading.Event], T]) -> T:
+    async def in_cache(self, work: Callable[[Path, threading.Event], T]) -> T:
         """Run blocking work on data that can be recreated."""
-        return await self._home.run(lambda stop: work(self._home.apart(), stop))
+        return await self._home.run(lambda stop: work(self._home.cache_path(), stop))
 
-    def _within(self, base: Parts, shown_path: str, folder: Parts) -> "TenantWorkspace":
+    def _subtree(self, base: Parts, shown_path: str, folder: Parts) -> "TenantWorkspace":
         home = self._home
         tree = Tree(home.root, base, home.resolver, shown_path, folder=folder)
         return TenantWorkspace(home.root, home.tenant, home=home, tree=tree)
 
     def _parts(self, path: str) -> Parts:
-        return parts_of(path, self._shown)
+        return parts_of(path, self._shown_root)
 
     def _written(self, path: str) -> Parts:
-        return written_of(path, self._shown)
+        return written_of(path, self._shown_root)

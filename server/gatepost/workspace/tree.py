@@ -45,7 +45,7 @@ class Tree:
     One directory below the root, created at the first write.
 
     *base* is its path from *root*, and *folder* the path from there to the part that is used.
-    *shown* is the prefix of its paths in tools.
+    *shown_path* is the prefix of its paths in tools.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Tree:
         self._base = (*base, *folder)
         self._uncounted = len(base)
         self._resolver = resolver
-        self.shown = shown_path
+        self.shown_path = shown_path
 
     def read(self, parts: Parts, limit: int) -> FileHead:
         """Return the first *limit* bytes of a plain file, and its size."""
@@ -87,7 +87,7 @@ class Tree:
             before = old.st_size if old is not None and stat.S_ISREG(old.st_mode) else 0
             growth = len(data) if append else len(data) - before
             delta.require(bytes=growth, files=missing + (old is None))
-            with self._made(parts[:-1], delta) as folder:
+            with self._creating_folder(parts[:-1], delta) as folder:
                 source = parts if append and old is not None else None
                 size = self._replace(folder, parts[-1], data, stop, source, _mode(old))
                 delta.add(bytes=size - before, files=int(old is None))
@@ -124,7 +124,7 @@ class Tree:
         """Create a folder and its parents."""
         with self._explained(parts):
             delta.require(bytes=0, files=self._missing(parts))
-            with self._made(parts, delta):
+            with self._creating_folder(parts, delta):
                 return
 
     def remove(self, parts: Parts, delta: UsageChange, *, recursive: bool) -> bool:
@@ -147,12 +147,12 @@ class Tree:
         except _Missing:
             return False
 
-    def holds(self, parts: Parts) -> bool:
+    def exists(self, parts: Parts) -> bool:
         """Return whether the path exists."""
         with self._explained(parts):
             return self._status(parts) is not None
 
-    def place(self) -> str:
+    def absolute_path(self) -> str:
         """Return the absolute path of the open folder, as the system reports it."""
         with self._explained(()), self._folder(()) as folder:
             return place_of(folder)
@@ -259,7 +259,7 @@ class Tree:
             os.close(handle)
 
     @contextmanager
-    def _made(self, parts: Parts, delta: UsageChange) -> Iterator[int]:
+    def _creating_folder(self, parts: Parts, delta: UsageChange) -> Iterator[int]:
         """Return the folder; create it if it is missing, each step relative to the previous one."""
         handle = os.dup(self._root)
         try:
@@ -330,7 +330,7 @@ class Tree:
                 clear(folder, temporary)
 
     def _show(self, parts: Parts) -> str:
-        return self.shown + "/".join(parts)
+        return self.shown_path + "/".join(parts)
 
     @contextmanager
     def _explained(self, parts: Parts) -> Iterator[None]:

@@ -74,7 +74,7 @@ class CalDav:
 
     async def collections(self) -> list[Collection]:
         """Return the calendar at the URL, or those of the principal or home there."""
-        at_url = await self._found(self._url, depth=0)
+        at_url = await self._resources(self._url, depth=0)
         for resource in at_url:
             if resource.is_calendar:
                 return [Collection(resource.url, "")]
@@ -82,9 +82,9 @@ class CalDav:
         if not home:
             principal = next((resource.principal for resource in at_url if resource.principal), "")
             if principal:
-                at_principal = await self._found(principal, depth=0)
+                at_principal = await self._resources(principal, depth=0)
                 home = next((resource.home for resource in at_principal if resource.home), "")
-        members = await self._found(home or self._url, depth=1)
+        members = await self._resources(home or self._url, depth=1)
         calendars = [
             Collection(resource.url, resource.name) for resource in members if resource.is_calendar
         ]
@@ -105,7 +105,7 @@ class CalDav:
         root = await _parsed(reply)
         return [(data.text or "").encode() for data in root.iter(f"{C}calendar-data")]
 
-    async def _found(self, url: str, *, depth: int) -> "list[_CalDavResource]":
+    async def _resources(self, url: str, *, depth: int) -> "list[_CalDavResource]":
         reply = await self._send("PROPFIND", url, FIND, depth=depth, max_bytes=ANSWER_BYTES)
         root = await _parsed(reply)
         return [_CalDavResource(reply.url, response) for response in root.iter(f"{D}response")]
@@ -140,8 +140,8 @@ class _CalDavResource:
     def __init__(self, base: str, response: Element) -> None:
         self.url = _joined(base, _href(response) or base)
         kinds = {kind.tag for element in response.iter(f"{D}resourcetype") for kind in element}
-        holds = {element.get("name") for element in response.iter(f"{C}comp")}
-        self.is_calendar = f"{C}calendar" in kinds and (not holds or "VEVENT" in holds)
+        components = {element.get("name") for element in response.iter(f"{C}comp")}
+        self.is_calendar = f"{C}calendar" in kinds and (not components or "VEVENT" in components)
         self.name = (response.findtext(f".//{D}displayname") or "").strip()
         self.name = self.name or _last(self.url)
         self.home = self._referred(base, response, f"{C}calendar-home-set")

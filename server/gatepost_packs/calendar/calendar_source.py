@@ -40,18 +40,18 @@ class DocumentCache:
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._most = max_bytes
+        self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[CacheKey, CachedDocument] = OrderedDict()
+        self._documents: OrderedDict[CacheKey, CachedDocument] = OrderedDict()
 
     def conditions(self, key: CacheKey) -> dict[str, str]:
         """Return the headers of a conditional request (RFC 9110 section 13.1)."""
-        cached = self._kept.get(key)
+        cached = self._documents.get(key)
         return dict(cached.validators) if cached is not None else {}
 
     def take(self, key: CacheKey, reply: OutboundReply) -> OutboundReply:
         """Return *reply*, or the cached document if the reply says that it is unchanged."""
-        cached = self._kept.pop(key, None)
+        cached = self._documents.pop(key, None)
         if cached is not None:
             self._bytes -= len(cached.body)
         if reply.status == 304 and cached is not None:
@@ -60,19 +60,21 @@ class DocumentCache:
         if reply.status == 200 and not reply.truncated:
             names = {"etag": "if-none-match", "last-modified": "if-modified-since"}
             validators = tuple(
-                (asks, reply.headers[name]) for name, asks in names.items() if name in reply.headers
+                (condition, reply.headers[name])
+                for name, condition in names.items()
+                if name in reply.headers
             )
             if validators:
                 self._keep(key, CachedDocument(validators, reply.body))
         return reply
 
     def _keep(self, key: CacheKey, document: CachedDocument) -> None:
-        if len(document.body) > self._most:
+        if len(document.body) > self._max_bytes:
             return
-        self._kept[key] = document
+        self._documents[key] = document
         self._bytes += len(document.body)
-        while self._bytes > self._most:
-            _, oldest = self._kept.popitem(last=False)
+        while self._bytes > self._max_bytes:
+            _, oldest = self._documents.popitem(last=False)
             self._bytes -= len(oldest.body)
 
 
@@ -118,10 +120,10 @@ class CalendarSource:
         if part:
             raise self._no_part(part, [])
         if self._calendar.url:
-            return [self._made(await self._from_web())]
-        return [self._made(await self._from_workspace())]
+            return [self._documents(await self._from_web())]
+        return [self._documents(await self._from_workspace())]
 
-    def _made(self, data: list[bytes]) -> CalendarDocuments:
+    def _documents(self, data: list[bytes]) -> CalendarDocuments:
         return CalendarDocuments(self.name, self.zone, data)
 
     async def _from_web(self) -> list[bytes]:

@@ -55,7 +55,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         # use, and a hostile one hides no other.
         share = reading.left_s / (len(request["calendars"]) - number)
         reading.read(calendar, share)
-    events = sorted(reading.found, key=lambda item: item[0])
+    events = sorted(reading.events, key=lambda item: item[0])
     return {
         "events": [event for _, event in events[: request["limit"]]],
         "total": len(events),
@@ -78,7 +78,7 @@ class CalendarReader:
         self.words: list[str] = request["words"]
         self.left_s: float = request["seconds"]
         self.share_s = 0.0
-        self.found: list[SortedEvent] = []
+        self.events: list[SortedEvent] = []
         self.readable = 0
         self.left_out: list[dict[str, str]] = []
         self.unreadable: list[dict[str, str]] = []
@@ -110,8 +110,8 @@ class CalendarReader:
         head, *blocks = text.split("\nBEGIN:VEVENT")
         parts = [head]
         for block in blocks:
-            event, ended, remainder = block.partition("\nEND:VEVENT")
-            is_irrelevant = ended and not self._may_count(event.upper())
+            event, end_line, remainder = block.partition("\nEND:VEVENT")
+            is_irrelevant = end_line and not self._may_count(event.upper())
             parts.append(remainder.rstrip("\r\n") if is_irrelevant else f"\nBEGIN:VEVENT{block}")
         return "".join(parts)
 
@@ -134,7 +134,7 @@ class CalendarReader:
             self._leave_out(name, events[0], "parsing the calendars took too long")
             return
         try:
-            self.found += self._within_time(name, zone, series)
+            self.events += self._within_time(name, zone, series)
         except Overdue:
             self._leave_out(name, events[0], "it recurs more often than can be listed")
         except LIBRARY_ERRORS:
@@ -157,7 +157,7 @@ class CalendarReader:
         events = []
         for occurrence in occurrences:
             if _matches(occurrence, self.words):
-                event_fields = _shown(name, occurrence, recurring)
+                event_fields = _event_fields(name, occurrence, recurring)
                 events.append((_order(occurrence, zone, event_fields), event_fields))
         return events
 
@@ -168,11 +168,11 @@ class CalendarReader:
 
 def _text(data: bytes) -> str:
     text = data.decode("utf-8-sig", errors="replace")
-    deep = 0
+    depth = 0
     for line in text.split("\n"):
-        deep += line[:6].upper() == "BEGIN:"
-        deep -= line[:4].upper() == "END:"
-        if deep > MAX_NESTED:
+        depth += line[:6].upper() == "BEGIN:"
+        depth -= line[:4].upper() == "END:"
+        if depth > MAX_NESTED:
             raise ValueError("nested")
     if "BEGIN:VCALENDAR" not in text:
         raise NoCalendar("there is no VCALENDAR in it")
@@ -225,7 +225,7 @@ def _matches(event: Any, words: list[str]) -> bool:
     return all(word in text.casefold() for word in words)
 
 
-def _shown(calendar: str, event: Any, recurring: bool) -> dict[str, Any]:
+def _event_fields(calendar: str, event: Any, recurring: bool) -> dict[str, Any]:
     written = event["DTSTART"].dt, event["DTEND"].dt if "DTEND" in event else event["DTSTART"].dt
     start, end = _real(written[0]), _real(written[1])
     if end <= start and written[1] > written[0]:

@@ -70,7 +70,7 @@ class ChatSettings(PackSettings, frozen=True):
     timeout_s: float = 20.0
     """Seconds for sending to one provider; at most 60."""
 
-    def places(self, name: str) -> tuple[str, ...]:
+    def destinations(self, name: str) -> tuple[str, ...]:
         """Return the destinations of a channel."""
         channel = self.channels[name]
         return (channel,) if isinstance(channel, str) else channel
@@ -86,9 +86,9 @@ class ChatSettings(PackSettings, frozen=True):
             if not ENTRY.fullmatch(name):
                 hint = "letters, digits, `_`, `-` and `.`, at most 64 characters"
                 yield SettingFault(setting, f"{name!r} is not a name for a channel", hint)
-            if not 1 <= len(self.places(name)) <= MAX_PLACES:
+            if not 1 <= len(self.destinations(name)) <= MAX_PLACES:
                 yield SettingFault(setting, f"a channel has between 1 and {MAX_PLACES} URLs")
-            for reference in self.places(name):
+            for reference in self.destinations(name):
                 yield from _faults(setting, reference)
 
 

@@ -89,7 +89,7 @@ async def chat_send(
     if not message.strip():
         raise ToolFailure("validation", "`message` is empty.", field="message")
     # All are checked before any is sent, so that a missing secret is not found half way.
-    urls = [await _checked(ctx, channel, reference) for reference in settings.places(channel)]
+    urls = [await _checked(ctx, channel, reference) for reference in settings.destinations(channel)]
     trusted = await asyncio.to_thread(_trusted, ctx.settings(Network).ca_bundle)
     texts = {"body": message, "title": title or "", "ca": trusted, "max_parts": settings.max_parts}
     results = await asyncio.gather(*(_send(ctx, url, texts, settings.timeout_s) for url in urls))

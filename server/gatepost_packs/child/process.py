@@ -56,12 +56,12 @@ async def ask(
     )
     input_data = msgspec.json.encode({"path": path, "request": request})
     async with asyncio.timeout(timeout_s), workers:
-        ended = await run(
+        result = await run(
             program, timeout_s=timeout_s, max_bytes=MAX_ANSWER_BYTES, input_data=input_data
         )
-    if ended.code != 0 or ended.cut[0]:
-        raise WorkerFailed(f"exit code {ended.code}")
+    if result.code != 0 or result.cut[0]:
+        raise WorkerFailed(f"exit code {result.code}")
     try:
-        return msgspec.json.decode(ended.out)
+        return msgspec.json.decode(result.out)
     except msgspec.DecodeError as error:
         raise WorkerFailed("no answer") from error

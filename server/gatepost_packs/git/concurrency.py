@@ -8,7 +8,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gatepost import ToolFailure
-from gatepost_packs.file_lock import taken
+from gatepost_packs.file_lock import lock
 
 WAIT_S = 20.0
 EVERY_S = 0.02
@@ -59,7 +59,7 @@ async def tenant_lock(home: Path) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(WAIT_S):
                 while True:
-                    if taken(handle):
+                    if lock(handle):
                         break
                     await asyncio.sleep(EVERY_S)
         except TimeoutError:

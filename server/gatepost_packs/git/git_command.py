@@ -19,7 +19,7 @@ from gatepost_packs.git import repository
 from gatepost_packs.git.concurrency import limit, tenant_lock
 from gatepost_packs.git.policy import GitPlan
 from gatepost_packs.git.process_environment import Ground, fixed, program, variables
-from gatepost_packs.git.progress import GitProgress, without
+from gatepost_packs.git.progress import GitProgress, without_progress
 from gatepost_packs.git.remote_access import RemoteAccess, access_to, handed
 from gatepost_packs.git.repository_configuration import Configuration
 from gatepost_packs.git.settings import GitSettings
@@ -80,7 +80,7 @@ async def perform(ctx: CallContext, plan: GitPlan, timeout_s: int) -> GitResult:
 @asynccontextmanager
 async def _ground(workspace: Workspace) -> AsyncIterator[Ground]:
     area = workspace.area(AREA)
-    root, home = await workspace.place(), await area.place()
+    root, home = await workspace.real_path(), await area.real_path()
     if not (home / "gitconfig").exists():
         await area.write_new("gitconfig", FIRST_SETTINGS)
     for leftover in home.glob("run-*"):
@@ -110,8 +110,8 @@ class _Run:
     def __init__(self, ctx: CallContext, plan: GitPlan, ground: Ground, timeout_s: int) -> None:
         self.ctx, self.plan, self.ground, self.timeout_s = ctx, plan, ground, timeout_s
         self.folder = ground.root.joinpath(*plan.folder)
-        self.made = None if plan.target is None else self.folder.joinpath(*plan.target)
-        self.kept = self.filled = False
+        self.target = None if plan.target is None else self.folder.joinpath(*plan.target)
+        self.existed = self.filled = False
         """Whether the target of a clone existed before, and whether it was empty."""
         self.began = 0.0
         self.over = False
@@ -133,22 +133,24 @@ class _Run:
         quota = await self._quota()
         access = await access_to(self.ctx, remotes, self.ground) if remotes else RemoteAccess()
         self.began = time.time()
-        ended: ProcessResult | None = None
+        process: ProcessResult | None = None
         try:
             with handed(access.secret) as (settings, handles):
-                ended = await self._watched(self._program(access, settings, handles, quota))
-            return self._done(ended)
+                process = await self._watched(self._program(access, settings, handles, quota))
+            return self._result(process)
         except TimeoutError:
-            raise self._late() from None
+            raise self._timeout() from None
         finally:
-            if not self.plan.reads and (ended is None or ended.code != 0):
-                await self._undo(stopped=ended is None)
+            if not self.plan.reads and (process is None or process.code != 0):
+                await self._undo(stopped=process is None)
 
     async def _undo(self, *, stopped: bool) -> None:
         """Remove what a failed or stopped command must not leave behind."""
-        if self.plan.command == "clone" and self.made is not None:
+        if self.plan.command == "clone" and self.target is not None:
             if not self.filled:
-                await asyncio.shield(asyncio.to_thread(repository.emptied, self.made, self.kept))
+                await asyncio.shield(
+                    asyncio.to_thread(repository.emptied, self.target, self.existed)
+                )
                 await self.ctx.workspace.usage()
         elif stopped:
             git = self.folder / repository.GIT
@@ -162,17 +164,17 @@ class _Run:
             shown_path = "/".join(("/workspace", *plan.folder))
             raise ToolFailure("not_found", f"There is no folder {shown_path}.", field="args")
         configuration = repository.configuration_at(self.folder)
-        if self.made is not None and self.made.exists():
-            if not self.made.is_dir():
+        if self.target is not None and self.target.exists():
+            if not self.target.is_dir():
                 shown_path = "/".join(("/workspace", *plan.folder, *(plan.target or ())))
                 raise ToolFailure(
                     "validation", f"{shown_path} is a file, not a folder.", field="args"
                 )
-            self.kept, self.filled = True, any(list(self.made.iterdir()))
-            if self.made != self.folder:
-                repository.configuration_at(self.made)
+            self.existed, self.filled = True, any(list(self.target.iterdir()))
+            if self.target != self.folder:
+                repository.configuration_at(self.target)
             if "--bare" in plan.argv:
-                repository.require_empty(self.made)
+                repository.require_empty(self.target)
         if configuration is None and not self._anywhere():
             raise repository.missing(self.ground.root, plan.folder)
         return configuration
@@ -197,7 +199,7 @@ class _Run:
             if not every:
                 message = "There is no remote yet: remote add origin URL."
                 raise ToolFailure("not_found", message, field="args")
-            return list(dict.fromkeys((*every, *configuration.others)))
+            return list(dict.fromkeys((*every, *configuration.other_urls)))
         remote_urls = configuration.remotes.get(plan.named, ())
         if not remote_urls:
             names = ", ".join(configuration.remotes) or "none yet"
@@ -278,12 +280,12 @@ class _Run:
             await asyncio.gather(running, reporting, counting, return_exceptions=True)
         if self.over:
             raise self._full()
-        ended = running.result()
+        process = running.result()
         if not self.plan.reads:
-            self.over = await self._is_over() or (ended.code != 0 and TOO_LARGE in ended.err)
+            self.over = await self._is_over() or (process.code != 0 and TOO_LARGE in process.err)
             if self.over:
                 raise self._full()
-        return ended
+        return process
 
     async def _count(self) -> None:
         """Return when too much has been written."""
@@ -307,7 +309,7 @@ class _Run:
             message += "It was stopped or finished part way. Delete files that you do not need."
         return ToolFailure("denied", message)
 
-    def _late(self) -> ToolFailure:
+    def _timeout(self) -> ToolFailure:
         message = (
             f"git {self.plan.command} did not finish within {self.timeout_s} seconds (timeout_s) "
             "and was stopped. "
@@ -320,13 +322,13 @@ class _Run:
             "timeout", message + (", or with --depth=1." if self.plan.network else ".")
         )
 
-    def _done(self, ended: ProcessResult) -> GitResult:
-        err = without(self._shown(ended.err, ended.cut[1]))
-        if ended.code != 0:
+    def _result(self, process: ProcessResult) -> GitResult:
+        err = without_progress(self._output_text(process.err, process.cut[1]))
+        if process.code != 0:
             err += "".join(f"hint: {hint}\n" for phrase, hint in HINTS.items() if phrase in err)
-        return GitResult(ended.code, self._shown(ended.out, ended.cut[0]), err)
+        return GitResult(process.code, self._output_text(process.out, process.cut[0]), err)
 
-    def _shown(self, data: bytes, cut: bool) -> str:
+    def _output_text(self, data: bytes, cut: bool) -> str:
         text = data.decode("utf-8", "ignore" if cut else "replace")
         for real, shown_path in ((self.ground.root, "/workspace"), (self.ground.home, "~")):
             text = text.replace(str(real), shown_path)

@@ -32,7 +32,7 @@ class CommandRule(msgspec.Struct, frozen=True, kw_only=True):
     and several short ones in one word.
     """
 
-    most: int
+    max_arguments: int
     """Most arguments after the command."""
     flags: frozenset[str] = frozenset()
     values: Mapping[str, re.Pattern[str]] = {}
@@ -70,7 +70,7 @@ _LOOKS = {"--format": TEXT, "--pretty": TEXT, "--date": DATES, "--diff-filter": 
 
 RULES: Mapping[str, CommandRule] = {
     "clone": CommandRule(
-        most=10,
+        max_arguments=10,
         flags=_flags("--single-branch --no-single-branch --no-tags --no-checkout --quiet -q"),
         values={"--depth": NUMBER, "--branch": REF, "-b": REF},
         kinds=("url", "folder"),
@@ -79,7 +79,7 @@ RULES: Mapping[str, CommandRule] = {
         network=True,
     ),
     "pull": CommandRule(
-        most=5,
+        max_arguments=5,
         flags=_flags(
             "--ff-only --ff --no-ff --rebase --no-rebase --autostash --no-autostash --prune "
             "--tags --no-tags --quiet -q"
@@ -89,7 +89,7 @@ RULES: Mapping[str, CommandRule] = {
         network=True,
     ),
     "fetch": CommandRule(
-        most=10,
+        max_arguments=10,
         flags=_flags("--all --prune -p --tags -t --no-tags --unshallow --dry-run --quiet -q"),
         values={"--depth": NUMBER, "--deepen": NUMBER},
         kinds=("remote", "refspec"),
@@ -97,7 +97,7 @@ RULES: Mapping[str, CommandRule] = {
         network=True,
     ),
     "status": CommandRule(
-        most=5,
+        max_arguments=5,
         flags=_flags("--short -s --branch -b -sb --long --ignored --show-stash -uno -uall"),
         optional={"--porcelain": VERSION, "--untracked-files": UNTRACKED},
         kinds=("path",),
@@ -106,7 +106,7 @@ RULES: Mapping[str, CommandRule] = {
         reads=True,
     ),
     "log": CommandRule(
-        most=10,
+        max_arguments=10,
         flags=_flags(
             f"{_SHOWN} --oneline --all --graph --decorate --no-decorate --reverse --merges "
             "--no-merges --first-parent --follow --abbrev-commit --branches --tags -i"
@@ -124,7 +124,7 @@ RULES: Mapping[str, CommandRule] = {
         reads=True,
     ),
     "diff": CommandRule(
-        most=10,
+        max_arguments=10,
         flags=_flags(
             f"{_SHOWN} --cached --staged --merge-base --word-diff --ignore-all-space -w "
             "--ignore-space-change -b --exit-code --quiet --minimal"
@@ -137,7 +137,7 @@ RULES: Mapping[str, CommandRule] = {
         reads=True,
     ),
     "show": CommandRule(
-        most=5,
+        max_arguments=5,
         flags=_flags(f"{_SHOWN} --oneline --quiet -q --abbrev-commit --first-parent"),
         values=_LOOKS,
         kinds=("revision",),
@@ -146,7 +146,7 @@ RULES: Mapping[str, CommandRule] = {
         reads=True,
     ),
     "branch": CommandRule(
-        most=10,
+        max_arguments=10,
         flags=_flags(
             "--list -l --all -a --remotes -r -v -vv --verbose --show-current --merged --no-merged "
             "--contains --no-contains -d --delete -D -m --move -M -f --force --unset-upstream -q "
@@ -156,7 +156,7 @@ RULES: Mapping[str, CommandRule] = {
         kinds=("revision",),
     ),
     "checkout": CommandRule(
-        most=5,
+        max_arguments=5,
         flags=_flags(
             "--ours --theirs --detach --force -f --quiet -q --track -t --no-track --no-guess"
         ),
@@ -166,7 +166,7 @@ RULES: Mapping[str, CommandRule] = {
         forced=("--no-recurse-submodules",),
     ),
     "add": CommandRule(
-        most=50,
+        max_arguments=50,
         flags=_flags(
             "-A --all -u --update -f --force -n --dry-run -v --verbose -N --intent-to-add"
         ),
@@ -175,14 +175,14 @@ RULES: Mapping[str, CommandRule] = {
         separator=True,
     ),
     "reset": CommandRule(
-        most=5,
+        max_arguments=5,
         flags=_flags("--soft --mixed --hard --keep --merge --quiet -q"),
         kinds=("revision",),
         separator=True,
         forced=("--no-recurse-submodules",),
     ),
     "commit": CommandRule(
-        most=10,
+        max_arguments=10,
         flags=_flags(
             "--amend --all -a --signoff -s --no-edit --allow-empty --dry-run --quiet -q --only "
             "--include --reset-author"
@@ -193,7 +193,7 @@ RULES: Mapping[str, CommandRule] = {
         forced=("--no-gpg-sign",),
     ),
     "push": CommandRule(
-        most=10,
+        max_arguments=10,
         flags=_flags(
             "--all --force -f --tags --follow-tags --set-upstream -u --delete -d --dry-run -n "
             "--prune --porcelain --quiet -q"
@@ -203,14 +203,14 @@ RULES: Mapping[str, CommandRule] = {
         forced=("--recurse-submodules=no", "--no-signed"),
         network=True,
     ),
-    "remote": CommandRule(most=10, flags=_flags("-v --verbose"), kinds=("own",)),
+    "remote": CommandRule(max_arguments=10, flags=_flags("-v --verbose"), kinds=("own",)),
     "config": CommandRule(
-        most=5,
+        max_arguments=5,
         flags=_flags("--global --local --list -l --get --get-all --unset"),
         kinds=("own",),
     ),
     "init": CommandRule(
-        most=5,
+        max_arguments=5,
         flags=_flags("--bare --quiet -q"),
         values={"--initial-branch": REF, "-b": REF},
         kinds=("folder",),
@@ -338,15 +338,18 @@ def remotes(options: Sequence[str], operands: Sequence[str]) -> ArgumentsRefused
     if not operands:
         return CheckedArguments((), reads=True)
     verb, names = operands[0], list(operands[1:])
-    takes = {"add": 2, "set-url": 2, "rename": 2, "remove": 1, "rm": 1, "get-url": 1}.get(verb)
-    if takes is None:
+    names_needed = {"add": 2, "set-url": 2, "rename": 2, "remove": 1, "rm": 1, "get-url": 1}.get(
+        verb
+    )
+    if names_needed is None:
         return ArgumentsRefused(
             "git remote takes: -v, add NAME URL, remove NAME, rename OLD NEW, get-url NAME, "
             "set-url NAME URL."
         )
-    if options or len(names) != takes:
+    if options or len(names) != names_needed:
         return ArgumentsRefused(
-            f"git remote {verb} takes {takes} argument{'s' * (takes > 1)}, no options."
+            f"git remote {verb} takes {names_needed} argument{'s' * (names_needed > 1)}, "
+            "no options."
         )
     remote = None
     if verb in ("add", "set-url"):

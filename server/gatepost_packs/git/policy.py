@@ -58,7 +58,7 @@ def decide(args: Sequence[str]) -> ArgumentsRefused | GitPlan:
     """Return the plan for a call's arguments, or why they are refused."""
     folder: tuple[str, ...] = ()
     if args and args[0] == "-C":
-        if len(args) < 2 or _odd(args[1]) is not None:
+        if len(args) < 2 or _character_problem(args[1]) is not None:
             return ArgumentsRefused("-C must be followed by a folder of the workspace.")
         relative_path = relative(args[1], ())
         if isinstance(relative_path, ArgumentsRefused):
@@ -73,17 +73,17 @@ def decide(args: Sequence[str]) -> ArgumentsRefused | GitPlan:
         return ArgumentsRefused(
             f"'{shown_command}' is not an allowed git command. Allowed are: {', '.join(RULES)}."
         )
-    if len(arguments) > rule.most:
+    if len(arguments) > rule.max_arguments:
         return ArgumentsRefused(
             f"Too many arguments for git {command}: {len(arguments)}; "
-            f"at most {rule.most} are allowed."
+            f"at most {rule.max_arguments} are allowed."
         )
     reading = _Reading(command, rule, folder)
     problem = reading.read(arguments)
     return problem if problem is not None else reading.plan()
 
 
-def _odd(text: str, *, message: bool = False) -> str | None:
+def _character_problem(text: str, *, message: bool = False) -> str | None:
     """Return the problem with the characters of an argument."""
     max_chars = MAX_IN_MESSAGE if message else MAX_CHARACTERS
     if not text:
@@ -172,14 +172,14 @@ class _Reading:
             tuple(self.operands), reads_only(self.command, self.rule, self.options, self.operands)
         )
         if self.command in ("clone", "init"):
-            return self._made(checked)
+            return self._with_target(checked)
         if self.rule.network and self.operands:
             remote = remote_of(self.operands[0])
             name = None if remote else self.operands[0]
             return msgspec.structs.replace(checked, remote=remote, named=name)
         return checked
 
-    def _made(self, checked: CheckedArguments) -> ArgumentsRefused | CheckedArguments:
+    def _with_target(self, checked: CheckedArguments) -> ArgumentsRefused | CheckedArguments:
         """Return the target of a clone or a new repository, written out."""
         remote = None
         folders = list(self.operands)
@@ -222,7 +222,7 @@ class _Reading:
         return self._unknown(argument)
 
     def _unknown(self, name: str) -> ArgumentsRefused:
-        if (problem := _odd(name)) is not None:
+        if (problem := _character_problem(name)) is not None:
             return ArgumentsRefused(f"An argument {problem}.")
         shown_name, rule = name[:60], self.rule
         allowed_options = sorted({*rule.flags, *rule.values, *rule.optional, *rule.message})
@@ -234,7 +234,7 @@ class _Reading:
     def _message(self, name: str, text: str | None, todo: list[str]) -> ArgumentsRefused | None:
         if text is None:
             text = todo.pop() if todo else ""
-        if (problem := _odd(text, message=True)) is not None:
+        if (problem := _character_problem(text, message=True)) is not None:
             return ArgumentsRefused(f"The message {problem}.")
         self.options += ["-a", "-m", text] if name == "-am" else ["-m", text]
         return None
@@ -244,7 +244,7 @@ class _Reading:
     ) -> ArgumentsRefused | None:
         if value is None:
             value = todo.pop() if todo else ""
-        if (problem := _odd(value)) is not None:
+        if (problem := _character_problem(value)) is not None:
             return ArgumentsRefused(f"The value of `{name}` {problem}.")
         if not pattern.fullmatch(value):
             return ArgumentsRefused(f"{value[:60]!r} is not a valid value of `{name}`.")
@@ -252,7 +252,7 @@ class _Reading:
         return None
 
     def _operand(self, argument: str) -> ArgumentsRefused | None:
-        if (problem := _odd(argument)) is not None:
+        if (problem := _character_problem(argument)) is not None:
             return ArgumentsRefused(f"An argument {problem}.")
         rule, at = self.rule, len(self.operands)
         if not rule.kinds or at >= rule.operands:
@@ -266,7 +266,7 @@ class _Reading:
         return None
 
     def _add_path(self, argument: str, paths: list[str]) -> ArgumentsRefused | None:
-        if (problem := _odd(argument)) is not None:
+        if (problem := _character_problem(argument)) is not None:
             return ArgumentsRefused(f"An argument {problem}.")
         judgement = self._path(argument)
         if isinstance(judgement, ArgumentsRefused):

@@ -26,15 +26,15 @@ class GitProgress:
 
     def __init__(self, report: ReportProgress) -> None:
         self._report = report
-        self._rest = ""
+        self._unfinished = ""
         self._reached = 0.0
         self._message = ""
         self._news = asyncio.Event()
 
     def receive(self, part: bytes) -> None:
         """Take in more of git's output."""
-        lines = re.split(r"[\r\n]", self._rest + part.decode("utf-8", "replace"))
-        self._rest = lines.pop()[-UNFINISHED_BYTES:]
+        lines = re.split(r"[\r\n]", self._unfinished + part.decode("utf-8", "replace"))
+        self._unfinished = lines.pop()[-UNFINISHED_BYTES:]
         for line in lines:
             match = LINE.match(line)
             if match is None:
@@ -54,7 +54,7 @@ class GitProgress:
             await self._report(self._reached, TOTAL, self._message)
 
 
-def without(text: str) -> str:
+def without_progress(text: str) -> str:
     """Return *text* without the progress lines."""
     lines = []
     for line in text.split("\n"):

@@ -33,7 +33,7 @@ HELPER = (
 class RemoteSecret(msgspec.Struct, frozen=True):
     """The credentials that git signs in with."""
 
-    place: str
+    origin: str
     """Their origin, as `https://host[:port]`."""
     user: str
     password: str
@@ -142,6 +142,6 @@ def handed(
     try:
         with open(writing, "wb") as pipe:
             pipe.write(f"{secret.user}\n{secret.password}\n".encode() * CREDENTIAL_COPIES)
-        yield {f"credential.{secret.place}.helper": HELPER}, ((reading, NUMBER),)
+        yield {f"credential.{secret.origin}.helper": HELPER}, ((reading, NUMBER),)
     finally:
         os.close(reading)

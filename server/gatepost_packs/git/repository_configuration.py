@@ -41,7 +41,7 @@ class Configuration(msgspec.Struct, frozen=True):
 
     remotes: Mapping[str, tuple[RemoteUrl, ...]]
     """By their names."""
-    others: tuple[RemoteUrl, ...] = ()
+    other_urls: tuple[RemoteUrl, ...] = ()
     """Remotes that branches name by URL."""
 
 

@@ -51,10 +51,10 @@ def credential(name: str, field: str) -> ToolFailure:
 def _base(endpoint: str) -> str:
     try:
         parts = urlsplit(endpoint.strip())
-        plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        plain = False
-    if not plain or parts.query or parts.fragment or "@" in parts.netloc or "\\" in endpoint:
+        is_valid = False
+    if not is_valid or parts.query or parts.fragment or "@" in parts.netloc or "\\" in endpoint:
         message = (
             "`endpoint` must be exactly the base URL of GitLab's REST API, for example "
             "https://gitlab.com/api/v4."

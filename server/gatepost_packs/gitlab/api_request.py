@@ -106,7 +106,7 @@ class GitlabResponse(TypedDict):
     base64: NotRequired[Annotated[str, Field(description="The body's bytes, where asked for")]]
 
 
-def shown(reply: OutboundReply, *, text: bool, data: bool) -> GitlabResponse:
+def gitlab_response(reply: OutboundReply, *, text: bool, data: bool) -> GitlabResponse:
     """Return the result; *text* and *data* say in which forms the body is wanted."""
     kind = reply.headers.get("content-type", "")
     answered = GitlabResponse(
@@ -246,7 +246,7 @@ async def gitlab_request(  # noqa: PLR0913  # Octoprox's own parameters
     # A request that is redirected to another server carries no token.
     sending["redirects"] = REDIRECTS if verb in SAFE_METHODS else 0
     reply = await ctx.http.send(verb, url, **sending)
-    show = partial(shown, reply, text=include_text, data=include_base64)
+    show = partial(gitlab_response, reply, text=include_text, data=include_base64)
     return show() if len(reply.body) <= PROMPT_BYTES else await asyncio.to_thread(show)
 
 

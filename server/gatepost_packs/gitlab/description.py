@@ -50,22 +50,25 @@ class Cache:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: OrderedDict[tuple[str, str], CachedDescription] = OrderedDict()
+        self._descriptions: OrderedDict[tuple[str, str], CachedDescription] = OrderedDict()
 
     def get(self, tenant: str, url: str) -> CachedDescription | None:
         """Return the entry unless it is too old."""
-        cached = self._kept.get((tenant, url))
+        cached = self._descriptions.get((tenant, url))
         if cached is not None and self._clock() - cached.fetched_at >= CACHED_S:
-            del self._kept[tenant, url]
+            del self._descriptions[tenant, url]
             return None
         return cached
 
     def put(self, tenant: str, url: str, data: bytes) -> CachedDescription:
         """Store it, and drop the least recently used entries beyond the limit."""
-        self._kept.pop((tenant, url), None)
-        cached = self._kept[tenant, url] = CachedDescription(data, self._clock())
-        while len(self._kept) > 1 and sum(map(_weight, self._kept.values())) > CACHE_BYTES:
-            self._kept.popitem(last=False)
+        self._descriptions.pop((tenant, url), None)
+        cached = self._descriptions[tenant, url] = CachedDescription(data, self._clock())
+        while (
+            len(self._descriptions) > 1
+            and sum(map(_weight, self._descriptions.values())) > CACHE_BYTES
+        ):
+            self._descriptions.popitem(last=False)
         return cached
 
 
@@ -128,7 +131,7 @@ async def gitlab_openapi_spec(
     The next chunk is at `offset` + `max_bytes`. A character that stands across the border of two
     chunks is whole in the second, whose `offset` then says where it begins.
     """
-    data = (await _kept(ctx, spec_url, refresh)).data
+    data = (await _cached_description(ctx, spec_url, refresh)).data
     begin, end = _border(data, offset), _border(data, offset + max_bytes)
     try:
         text = data[begin:end].decode()
@@ -210,7 +213,7 @@ async def gitlab_openapi_operation(
     return dict(operation.source)
 
 
-async def _kept(ctx: CallContext, url: str, refresh: bool) -> CachedDescription:
+async def _cached_description(ctx: CallContext, url: str, refresh: bool) -> CachedDescription:
     # The schema shows the built-in default; the operator's default takes precedence.
     source = ctx.settings(GitlabSettings).spec_url if url == SPEC_URL else url
     tenant = ctx.caller.tenant_id
@@ -222,7 +225,7 @@ async def _kept(ctx: CallContext, url: str, refresh: bool) -> CachedDescription:
 
 
 async def _document(ctx: CallContext, url: str, refresh: bool) -> ApiDescription:
-    cached = await _kept(ctx, url, refresh)
+    cached = await _cached_description(ctx, url, refresh)
     if cached.document is None:
         cached.document = await store.read(cached.data, field="spec_url")
     return cached.document

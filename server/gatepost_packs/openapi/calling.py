@@ -91,7 +91,7 @@ async def openapi_call(  # noqa: PLR0913  # as many as a page has
 
     The API's own refusals (404, 422…) are answers too: look at `status`.
     """
-    record, document = await store.found(ctx, name)
+    record, document = await store.find_api(ctx, name)
     operation = await described(document, path, method, api=name)
     call_target = _target(record, document, operation)
     operation_input = OperationInput(

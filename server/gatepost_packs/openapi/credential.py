@@ -36,7 +36,9 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     """The name under which a literal is stored encrypted."""
 
 
-async def kept(ctx: CallContext, header: str, text: str | None, home: str) -> Credential:
+async def stored_credential(
+    ctx: CallContext, header: str, text: str | None, home: str
+) -> Credential:
     """
     Return the credential without its value; a literal is encrypted and stored durably.
 

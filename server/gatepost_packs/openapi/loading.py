@@ -79,7 +79,7 @@ async def openapi_load(  # noqa: PLR0913  # as many as a page has
             document="",
             spec_url=url,
             base_url=override,
-            credential=await credential.kept(ctx, auth_header_name, auth_header, home),
+            credential=await credential.stored_credential(ctx, auth_header_name, auth_header, home),
         ),
         document.data,
     )

@@ -53,14 +53,14 @@ def _unknown(document: ApiDescription, path: str, method: str, api: str, shows: 
     if methods:
         message += f" That path has {', '.join(methods)}."
         return ToolFailure("not_found", message, field="method")
-    similar = _near(document.entries, path)
+    similar = _similar_templates(document.entries, path)
     if similar:
         message += f" Similar paths are: {', '.join(similar)}. Pass them with their placeholders."
     message += f" {shows} lists all."
     return ToolFailure("not_found", message, field="path")
 
 
-def _near(entries: tuple[OperationSummary, ...], path: str) -> list[str]:
+def _similar_templates(entries: tuple[OperationSummary, ...], path: str) -> list[str]:
     """Return the templates that the path fills in, or else similar ones."""
     path = path[:500].partition("?")[0]
     steps = path.split("/")
@@ -136,7 +136,7 @@ async def openapi_list_endpoints(
     offset: Annotated[int, Field(description="Pagination offset", ge=0)] = 0,
 ) -> Endpoints:
     """List endpoints from a loaded API with optional filtering."""
-    _, document = await store.found(ctx, name)
+    _, document = await store.find_api(ctx, name)
     lowered = (filter or "").lower()
     fitting = [
         entry
@@ -179,6 +179,6 @@ async def openapi_get_operation(
 
     Where something contains itself, `x-circular-ref` stands in the place of the repetition.
     """
-    _, document = await store.found(ctx, name)
+    _, document = await store.find_api(ctx, name)
     operation = await described(document, path, method, api=name)
     return {"path": path, "method": operation.entry.method, **operation.source}

@@ -47,7 +47,7 @@ class ApiStore:
     """
 
     def __init__(self, max_bytes: int = CACHED_BYTES) -> None:
-        self._most = max_bytes
+        self._max_bytes = max_bytes
         self._weight = 0
         self._open: OrderedDict[tuple[str, str], ApiDescription] = OrderedDict()
 
@@ -64,7 +64,7 @@ class ApiStore:
             return
         self._open[tenant, key] = document
         self._weight += document.weight
-        while self._weight > self._most and len(self._open) > 1:
+        while self._weight > self._max_bytes and len(self._open) > 1:
             _, oldest = self._open.popitem(last=False)
             self._weight -= oldest.weight
 
@@ -109,7 +109,7 @@ async def loaded_apis(ctx: CallContext) -> list[ApiRecord]:
     return [msgspec.msgpack.decode(entry.value, type=ApiRecord) for entry in entries]
 
 
-async def found(ctx: CallContext, name: str) -> tuple[ApiRecord, ApiDescription]:
+async def find_api(ctx: CallContext, name: str) -> tuple[ApiRecord, ApiDescription]:
     """Return the API of that name and its description; ToolFailure names the loaded ones."""
     for _ in range(TRIES):
         entry = await ctx.entries(RECORDS).get(name)

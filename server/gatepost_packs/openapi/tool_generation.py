@@ -186,12 +186,12 @@ class Offered:
 
     def simplify(self) -> None:
         """Drop the patterns, which the validator does not accept."""
-        self.arguments = arguments_of(self.operation, hidden=self._hidden, plain=True)
+        self.arguments = arguments_of(self.operation, hidden=self._hidden, without_patterns=True)
 
     async def invoke(self, ctx: CallContext, arguments: Mapping[str, Any]) -> Outcome:
         """Call the operation with arguments that match the schema; ToolFailure on errors."""
         entry = self.operation.entry
-        operation_input = self.arguments.given(arguments)
+        operation_input = self.arguments.input_of(arguments)
         try:
             target = request_target(self.operation, operation_input)
             options = request_body(self.operation, operation_input, self.arguments.media_type)
@@ -278,8 +278,10 @@ def _answer(operation: Operation) -> tuple[Mapping[str, Any] | None, Any]:
     written = answer_schema(operation)
     if written is None:
         return None, None
-    for plain in (False, True):
-        simplified = Simplified(operation.dialect, drops="writeOnly", lenient=True, plain=plain)
+    for without_patterns in (False, True):
+        simplified = Simplified(
+            operation.dialect, drops="writeOnly", lenient=True, without_patterns=without_patterns
+        )
         schema = simplified.schema(written)
         if schema.get("type") != "object" or not schema.get("properties"):
             return None, None

@@ -64,15 +64,15 @@ MAX_PRINTED = 2_000
 
 
 def failure_of(
-    ended: ScriptFailed, file: str, settings: ScriptsSettings, *, untrusted: str | None = None
+    failed: ScriptFailed, file: str, settings: ScriptsSettings, *, untrusted: str | None = None
 ) -> ToolFailure:
     """
     Return the failure for the caller, with the end of the printed text; *untrusted* labels it.
     """
-    kind, text = REASONS.get(ended.reason, REASONS["crash"])
+    kind, text = REASONS.get(failed.reason, REASONS["crash"])
     message = text.format(
-        file=f"Script '{file}'", message=ended.message.strip(), it=settings, depth=MAX_DEPTH
+        file=f"Script '{file}'", message=failed.message.strip(), it=settings, depth=MAX_DEPTH
     )
-    if ended.printed:
-        message += f"\nIt had printed:\n{ended.printed[-MAX_PRINTED:]}"
+    if failed.printed:
+        message += f"\nIt had printed:\n{failed.printed[-MAX_PRINTED:]}"
     return ToolFailure(kind, message.strip(), untrusted=untrusted)

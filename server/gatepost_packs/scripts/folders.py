@@ -71,7 +71,7 @@ class ScriptFolders:
         if not self._settings.workspace_folder:
             return None
         try:
-            head = await self._workspace.head(self._path(name), limit=self._most)
+            head = await self._workspace.head(self._path(name), limit=self._max_read)
         except ToolFailure as missing:
             if missing.failure.kind == "not_found":
                 return None
@@ -91,7 +91,7 @@ class ScriptFolders:
             of_tenant = await self._of_tenant()
             cut = cut or len(of_tenant) > limit
             names.update(sorted(of_tenant)[:limit])
-        scripts = [script for name in sorted(names) if (script := await self._found(name))]
+        scripts = [script for name in sorted(names) if (script := await self._read_script(name))]
         return FoundScripts(tuple(scripts), cut)
 
     def allowed_by(self, script: Script) -> str | None:
@@ -99,13 +99,13 @@ class ScriptFolders:
         return "packs.scripts.allow" if is_allowed(script, self._settings) else None
 
     @property
-    def _most(self) -> int:
+    def _max_read(self) -> int:
         return self._settings.max_code_bytes + 1
 
     def _path(self, name: str) -> str:
         return f"{self._settings.workspace_folder}/{name}{SUFFIX}"
 
-    async def _found(self, name: str) -> Script | None:
+    async def _read_script(self, name: str) -> Script | None:
         try:
             return await self.find(name)
         except ToolFailure:
@@ -139,12 +139,12 @@ class ScriptFolders:
         with os.fdopen(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 return None
-            return file.read(self._most)
+            return file.read(self._max_read)
 
     def _bounded(self, name: str, content: bytes) -> bytes:
-        if len(content) == self._most:
+        if len(content) == self._max_read:
             message = (
-                f"Script '{name}{SUFFIX}' is larger than the {self._most - 1} bytes allowed "
+                f"Script '{name}{SUFFIX}' is larger than the {self._max_read - 1} bytes allowed "
                 "(packs.scripts.max_code_bytes). Split it up."
             )
             raise ToolFailure("validation", message, field="name")

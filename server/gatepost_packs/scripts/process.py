@@ -130,8 +130,8 @@ class ScriptProcess:
             if not clock.expired():
                 raise
             raise ScriptFailed("wall", printed=self.printed) from None
-        except ScriptFailed as ended:
-            raise ScriptFailed(ended.reason, ended.message, self.printed) from None
+        except ScriptFailed as failed:
+            raise ScriptFailed(failed.reason, failed.message, self.printed) from None
         finally:
             reporting.cancel()
         return ScriptResult(value, self.printed)
@@ -309,13 +309,13 @@ class ScriptQueue:
                 "queue_per_tenant). Try again shortly."
             )
             raise ToolFailure("rate_limit", message, retry_after=1)
-        ready = asyncio.get_running_loop().create_future()
-        entry = (tenant, settings, ready)
+        admitted = asyncio.get_running_loop().create_future()
+        entry = (tenant, settings, admitted)
         self._waiting.append(entry)
         try:
-            await ready
+            await admitted
         except asyncio.CancelledError:
-            if ready.done() and not ready.cancelled():
+            if admitted.done() and not admitted.cancelled():
                 self._leave(tenant)
             else:
                 self._waiting.remove(entry)
@@ -332,11 +332,11 @@ class ScriptQueue:
         if not self.running[tenant]:
             del self.running[tenant]
         for entry in tuple(self._waiting):
-            waiter, settings, ready = entry
-            if not ready.done() and self._is_free(waiter, settings):
+            waiter, settings, admitted = entry
+            if not admitted.done() and self._is_free(waiter, settings):
                 self._waiting.remove(entry)
                 self.running[waiter] += 1
-                ready.set_result(None)
+                admitted.set_result(None)
 
 
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, ScriptQueue] = WeakKeyDictionary()

@@ -217,7 +217,7 @@ async def may_run(ctx: CallContext, settings: ScriptsSettings, script: Script) -
     """Return whether the configuration or an administrator lets exactly this script run."""
     if is_allowed(script, settings):
         return True
-    return await ScriptApprovals.of(ctx).holds(script)
+    return await ScriptApprovals.of(ctx).is_approved(script)
 
 
 async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) -> None:
@@ -226,7 +226,7 @@ async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) 
     rejection = await ScriptApprovals.of(ctx).rejection(script)
     if rejection is not None:
         text = REJECTED.format(
-            file=script.file, by=rejection.by.shown, reason=rejection.reason_sentence
+            file=script.file, by=rejection.by.display_name, reason=rejection.reason_sentence
         )
         raise ToolFailure("denied", text)
     await _submit(ctx, settings, script)
@@ -251,7 +251,7 @@ async def _run(
     if code is None:
         raise ToolFailure("validation", f"Script '{script.file}' is not UTF-8 text.")
     if function in HOST_FUNCTIONS:
-        raise _without(function, script, code)
+        raise _missing_function(function, script, code)
     # A script cannot ask a person, because it would run again from its start, with all its effects.
     quiet = ctx.without_client()
 
@@ -270,10 +270,10 @@ async def _run(
     try:
         async with queue().admitted(ctx.caller.tenant_id, settings, may_wait=ctx.depth == 0):
             ran = await perform(work, Host(call, tell), settings)
-    except ScriptFailed as ended:
-        if ended.reason == "function":
-            raise _without(function, script, code) from None
-        raise failure_of(ended, script.file, settings, untrusted=_label(sources)) from None
+    except ScriptFailed as failed:
+        if failed.reason == "function":
+            raise _missing_function(function, script, code) from None
+        raise failure_of(failed, script.file, settings, untrusted=_label(sources)) from None
     return msgspec.structs.replace(_answer(ran.value, ran.printed), untrusted=_label(sources))
 
 
@@ -282,7 +282,7 @@ def _label(sources: set[str]) -> str | None:
     return ", ".join(sorted(sources)) or None
 
 
-def _without(function: str | None, script: Script, code: str) -> ToolFailure:
+def _missing_function(function: str | None, script: Script, code: str) -> ToolFailure:
     names = [listed.name for listed in outline_of(code).functions]
     listing = f"It has: {', '.join(names)}." if names else "It has none."
     message = f"Script '{script.file}' has no function '{function}'. {listing}"

@@ -92,7 +92,7 @@ class Worker:
 
     def print(self, *values: object, sep: str = " ") -> None:
         """Print as a script does."""
-        text = str(sep).join(map(shown, values)) + "\n"
+        text = str(sep).join(map(print_form, values)) + "\n"
         self._printed += len(text.encode())
         if self._printed > self.limits["output"]:
             self.stop("output")
@@ -137,7 +137,7 @@ class Worker:
         return True
 
 
-def shown(value: object) -> str:
+def print_form(value: object) -> str:
     """Return a value as `print` writes it."""
     return value if isinstance(value, str) else repr(value)
 

@@ -36,17 +36,17 @@ async def key_of(workspace: Workspace) -> SshKeyPair:
     except ToolFailure as missing:
         if missing.failure.kind != "not_found":
             raise
-        await area.write_new(NAME, _made())
+        await area.write_new(NAME, _new_key())
         # Another replica may have been first; its key counts.
         private = await area.read(NAME, limit=MAX_BYTES)
     key = serialization.load_ssh_private_key(private, None)
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    return SshKeyPair(f"{public.decode()} {COMMENT}", str(await area.place() / NAME))
+    return SshKeyPair(f"{public.decode()} {COMMENT}", str(await area.real_path() / NAME))
 
 
-def _made() -> bytes:
+def _new_key() -> bytes:
     return Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.OpenSSH,

@@ -90,10 +90,10 @@ class VaultCatalog:
 
     async def _refresh(self) -> IndexState:
         scanned_at = time.time()
-        known_files = await self._index(Index.known)
+        known_files = await self._index(Index.stamps)
         listing = await self.space.entries(recursive=True, hidden=False, limit=MAX_FILES)
         files = [item for item in listing.items if item.type == "file"]
-        changed = await self._index(lambda index: index.behind(known_files, files))
+        changed = await self._index(lambda index: index.changed_items(known_files, files))
         read_count = 0
         for batch in _batches(changed):
             indexed = await self._read(batch, scanned_at)
@@ -110,12 +110,12 @@ class VaultCatalog:
         heads_by_note = dict(zip(notes, heads, strict=True))
 
         def parsed(folder: Path, stop: threading.Event) -> list[IndexedFile]:
-            return [_known(item, heads_by_note.get(item.path), scanned_at) for item in batch]
+            return [_indexed_file(item, heads_by_note.get(item.path), scanned_at) for item in batch]
 
-        return await self.space.apart(parsed)
+        return await self.space.in_cache(parsed)
 
     async def _index(self, work: Callable[[Index], T]) -> T:
-        return await self.space.apart(
+        return await self.space.in_cache(
             lambda folder, stop: work(Index(folder, stop, self._most_bytes))
         )
 
@@ -125,7 +125,7 @@ def text_of(path: str, head: FileHead) -> str:
     return decoded(f"{VAULT_PREFIX}{path}", head)
 
 
-def _known(item: Item, head: FileHead | None, scanned_at: float) -> IndexedFile:
+def _indexed_file(item: Item, head: FileHead | None, scanned_at: float) -> IndexedFile:
     is_stable = item.modified < scanned_at - STABLE_S
     if head is None:
         # Not a note, or not readable now: only its name is known.

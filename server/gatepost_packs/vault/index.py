@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from gatepost import Item, ToolFailure
-from gatepost_packs.file_lock import taken
+from gatepost_packs.file_lock import lock
 from gatepost_packs.vault.full_text import TOKENIZE, spaced
 from gatepost_packs.vault.note import Note
 from gatepost_packs.vault.note_names import is_note, key_of, name_of
@@ -132,7 +132,7 @@ class Index:
                 rows.execute("BEGIN")
                 return work(rows)
 
-    def known(self) -> KnownFiles:
+    def stamps(self) -> KnownFiles:
         """Return the stamps of the indexed files."""
         return self.read(
             lambda rows: {
@@ -141,7 +141,7 @@ class Index:
             }
         )
 
-    def behind(self, known_files: KnownFiles, items: Sequence[Item]) -> list[Item]:
+    def changed_items(self, known_files: KnownFiles, items: Sequence[Item]) -> list[Item]:
         """
         Remove deleted files; return the new and changed ones.
 
@@ -201,7 +201,7 @@ class Index:
         handle = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         until = time.monotonic() + BUSY_S
         try:
-            while not taken(handle):
+            while not lock(handle):
                 if self._stop.wait(LOCK_EVERY_S) or time.monotonic() > until:
                     raise _busy()
             yield

@@ -80,8 +80,8 @@ def similar(rows: Rows, target: str) -> list[str]:
     # crafted names, during which no other call is served.
     letters = difflib.SequenceMatcher(b=name)
 
-    def shared(other: str) -> float:
-        letters.set_seq1(other)
+    def shared(candidate: str) -> float:
+        letters.set_seq1(candidate)
         return letters.quick_ratio()
 
     candidates = heapq.nlargest(MAX_NEAR, names, key=shared)
@@ -98,7 +98,7 @@ class LinkResolver:
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._known: dict[str, list[tuple[str, str]]] = {}
+        self._paths_by_name: dict[str, list[tuple[str, str]]] = {}
 
     def target_of(self, source: str, target: str, *, relative: bool) -> str | None:
         """Return the file that a link in a note means; None if there is none."""
@@ -114,10 +114,10 @@ class LinkResolver:
 
     def _files(self, name: str) -> list[tuple[str, str]]:
         """Return key and path of the files of that name, in the order of `chosen`."""
-        if name not in self._known:
+        if name not in self._paths_by_name:
             paths = [path for (path,) in self._rows.execute(BY_NAME, (name, MAX_FITTING))]
-            self._known[name] = [(key_of(path), path) for path in chosen(name, paths)]
-        return self._known[name]
+            self._paths_by_name[name] = [(key_of(path), path) for path in chosen(name, paths)]
+        return self._paths_by_name[name]
 
 
 def _at(key: str, files: Iterable[tuple[str, str]]) -> str | None:

@@ -170,7 +170,7 @@ def _without_ticks(text: str) -> str:
 
 
 def _tags(prose: str) -> Iterator[str]:
-    for match in _found(TAG, prose):
+    for match in _matches(TAG, prose):
         tag = match[1].strip("/")
         if tag and not tag.replace("/", "").isdecimal():
             yield tag
@@ -210,7 +210,7 @@ def _links(prose: str) -> tuple[NoteLink, ...]:
 
 
 def _wiki_links(prose: str) -> Iterator[tuple[int, NoteLink]]:
-    for match in _found(WIKI, prose):
+    for match in _matches(WIKI, prose):
         # In a table the bar before the alias is written `\|`.
         target, _, heading = match[1].rstrip("\\").partition("#")
         if target.strip():
@@ -224,14 +224,14 @@ def _wiki_links(prose: str) -> Iterator[tuple[int, NoteLink]]:
 
 
 def _markdown_links(prose: str) -> Iterator[tuple[int, NoteLink]]:
-    for match in _found(MARKDOWN, prose):
+    for match in _matches(MARKDOWN, prose):
         embed = _embeds(prose, match.start())
         yield from _markdown_link(match.start(), match[2], match[1], embed=embed)
-    for match in _found(DEFINED, prose):
+    for match in _matches(DEFINED, prose):
         yield from _markdown_link(match.start(), match[1], "", embed=False)
 
 
-def _found(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Yield what `pattern.finditer` yields, in steps: one search lets no other thread run."""
     start = 0
     while start < len(text):

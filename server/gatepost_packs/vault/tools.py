@@ -127,17 +127,17 @@ async def vault_read(
     Read a note of the Obsidian vault: its front matter, text, tags, links, and what links to it.
     """
     catalog = VaultCatalog(ctx)
-    note_path, heading, remarks = await _found(catalog, path)
+    note_path, heading, remarks = await _find_note(catalog, path)
     head = await catalog.space.head(note_path, limit=MAX_NOTE_BYTES)
     item = await catalog.space.stat(note_path)
-    note, part = await catalog.space.apart(lambda folder, stop: _parsed(note_path, head, heading))
+    note, part = await catalog.space.in_cache(lambda *_: _parsed(note_path, head, heading))
     (links, (backlinks, has_more)), state = await catalog.ask(
         lambda rows: (
             lookup.links_of(rows, note_path, note.links[:SHOWN_LINKS]),
             lookup.backlinks(rows, note_path),
         )
     )
-    content, truncated = _shown(note.matter.body if part is None else part, head, remarks)
+    content, truncated = _note_content(note.matter.body if part is None else part, head, remarks)
     if heading and part is None:
         remarks.append(f"The note has no heading {heading!r}; all of it is shown.")
     if has_more or len(note.links) > SHOWN_LINKS:
@@ -175,7 +175,7 @@ async def vault_read(
     destructive=True,
     idempotent=False,
     open_world=False,
-    writes=FileWrite(path="path", text="content", place=place_of, after=content_after),
+    writes=FileWrite(path="path", text="content", locate=place_of, after=content_after),
 )
 async def vault_write(
     ctx: CallContext,
@@ -286,7 +286,7 @@ async def vault_search(
     )
 
 
-async def _found(catalog: VaultCatalog, path: str) -> tuple[str, str, list[str]]:
+async def _find_note(catalog: VaultCatalog, path: str) -> tuple[str, str, list[str]]:
     """Return the path of the note that is meant, its heading, and remarks about the choice."""
     exact, (target, heading) = await _existing(catalog, path)
     if exact is not None and "/" in target:
@@ -294,7 +294,7 @@ async def _found(catalog: VaultCatalog, path: str) -> tuple[str, str, list[str]]
     target = target.removeprefix(VAULT_PREFIX)
     matches, _ = await catalog.ask(lambda rows: lookup.named(rows, target))
     if exact is not None:
-        matches = [exact, *(other for other in matches if other != exact)]
+        matches = [exact, *(match for match in matches if match != exact)]
     if not matches:
         similar, _ = await catalog.ask(lambda rows: lookup.similar(rows, target))
         hint = f" Similar names are: {', '.join(similar)}." if similar else ""
@@ -302,7 +302,7 @@ async def _found(catalog: VaultCatalog, path: str) -> tuple[str, str, list[str]]
         raise ToolFailure("not_found", message, field="path")
     remarks = []
     if len(matches) > 1:
-        other_paths = ", ".join(f"{VAULT_PREFIX}{other}" for other in matches[1:6])
+        other_paths = ", ".join(f"{VAULT_PREFIX}{match}" for match in matches[1:6])
         remarks.append(
             f"{len(matches)} notes are called {target!r}; this is the one with the shortest path. "
             f"Others: {other_paths}."
@@ -344,7 +344,7 @@ def _parsed(path: str, head: FileHead, heading: str) -> tuple[Note, str | None]:
     return note, section(note.matter.body, heading) if heading else None
 
 
-def _shown(content: str, head: FileHead, remarks: list[str]) -> tuple[str, bool]:
+def _note_content(content: str, head: FileHead, remarks: list[str]) -> tuple[str, bool]:
     if len(content) <= SHOWN_CHARACTERS and len(head.data) == head.size:
         return content, False
     content = content[:SHOWN_CHARACTERS]

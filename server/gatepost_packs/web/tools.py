@@ -99,7 +99,7 @@ async def web_fetch(
     )
     _check_status(reply)
     page = await _read(ctx.caller.tenant_id, reply, format)
-    return _part(page, reply.url, offset, max_chars, settings.max_bytes)
+    return _page_part(page, reply.url, offset, max_chars, settings.max_bytes)
 
 
 async def _read(tenant: str, reply: OutboundReply, form: Format) -> HtmlPage:
@@ -125,7 +125,7 @@ def _worker_of(tenant: str) -> asyncio.Lock:
     return _workers.setdefault(tenant, asyncio.Lock())
 
 
-def _part(page: HtmlPage, url: str, offset: int, max_chars: int, max_bytes: int) -> WebPage:
+def _page_part(page: HtmlPage, url: str, offset: int, max_chars: int, max_bytes: int) -> WebPage:
     if offset and offset >= len(page.text):
         message = f"The page's text ends at {len(page.text)}; `offset` {offset} is beyond it."
         raise ToolFailure("validation", message, field="offset")

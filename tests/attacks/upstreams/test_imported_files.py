@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gatepost.cli.main import main
-from tests.support.internet import ScriptedServer
-from tests.upstreams.transport.test_http_requests import SECRET, scripted_server
+from tests.support.internet import ScriptedServer, scripted_server
 
 __all__ = ["scripted_server"]  # a fixture
 URL = "https://stranger.example.com/mcp"
+SECRET = "aws-secret-0123456789"
 TYPED_SECRET = "typed-by-the-operator"
 
 

@@ -8,15 +8,14 @@ import pytest
 
 from gatepost.mcp import tool_calls
 from gatepost.mcp.tasks.store import TaskLimits
-from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.records import Records
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.tasks import TaskRecord
 from tests.mcp.conftest import (
     MESSAGE,
     PAGE,
     DecisionStage,
+    DetachableRecords,
     Paid,
     Request,
     Verdict,
@@ -24,64 +23,6 @@ from tests.mcp.conftest import (
     with_decision_stage,
 )
 from tests.support.endpoint import JSON, META, TASKS, VERSION, EndpointTaskClient, message
-
-
-class DetachableRecords:
-    """The records behind it, until `cut` is set; then as if the database did not answer."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self.cut = False
-
-    def of(self, tenant: str) -> Any:
-        """See `Records`."""
-        return _DetachableTenant(self, self._records.of(tenant))
-
-    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
-        """See `Records`."""
-        self.check()
-        return await self._records.abandoned_tasks(now, limit)
-
-    async def sweep(self, now: float) -> int:
-        """See `Records`."""
-        self.check()
-        return await self._records.sweep(now)
-
-    async def ping(self) -> None:
-        """See `Records`."""
-        self.check()
-
-    async def aclose(self) -> None:
-        """See `Records`."""
-
-    def check(self) -> None:
-        """Raise StoreUnavailable when it is cut."""
-        if self.cut:
-            raise StoreUnavailable("the cable is cut")
-
-
-class _DetachableTenant:
-    def __init__(self, cable: DetachableRecords, stores: Any) -> None:
-        self.tasks = _DetachableStore(cable, stores.tasks)
-        self.idempotency = _DetachableStore(cable, stores.idempotency)
-        self.sessions = _DetachableStore(cable, stores.sessions)
-
-
-class _DetachableStore:
-    """One store, each of whose methods goes over the cable."""
-
-    def __init__(self, cable: DetachableRecords, store: Any) -> None:
-        self._cable, self._store = cable, store
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-
-        async def over_the_cable(*arguments: Any, **named: Any) -> Any:
-            self._cable.check()
-            return await method(*arguments, **named)
-
-        return over_the_cable
-
 
 TASK_LIMITS = TaskLimits(lease_s=0.5)
 

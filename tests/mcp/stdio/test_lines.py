@@ -27,7 +27,7 @@ def test_a_line_is_read_whole_or_reported_as_too_long(
     data = b"\n".join(texts) + (b"\n" if ended else b"")
     lines = LineReader(LIMIT)
     got = [line for piece in pieces_of(data, sizes) for line in lines.cut(piece)]
-    got += lines.rest()
+    got += lines.unfinished_line()
 
     expected = [
         "too long" if len(text) > LIMIT else text.strip(b" \t\r")
@@ -42,7 +42,7 @@ def test_an_endless_line_is_dropped_as_it_arrives() -> None:
     lines = LineReader(LIMIT)
     got = [line for _ in range(1000) for line in lines.cut(b"x" * 100)]
     assert len(got) == 1
-    assert len(lines._begun) == 0
+    assert len(lines._unfinished) == 0
 
     assert [*lines.cut(b"x\nnext\n")] == [b"next"]
 

@@ -13,7 +13,7 @@ from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call
-from tests.mcp.approval_wait.test_tasks import DetachableRecords
+from tests.mcp.conftest import DetachableRecords
 from tests.support import client_requests
 from tests.support.client_requests import TaskConfirmation, accepted_form
 from tests.support.endpoint import EndpointTaskClient
@@ -122,7 +122,7 @@ class EndedCalls:
     def __init__(self) -> None:
         self.peers: list[str] = []
 
-    def ended(self, call: Call, *rest: object) -> CommitFuture:
+    def record_end(self, call: Call, *rest: object) -> CommitFuture:
         """Keep the address of the caller; the commit has ended already."""
         self.peers.append(call.peer)
         commit = CommitFuture()

@@ -395,6 +395,6 @@ async def test_k_07_a_disconnect_before_the_answer_cancels_the_stored_task() -> 
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    (record,) = tasks.held.values()
+    (record,) = tasks.records.values()
 
     assert (await client.until(record.id))["status"] == "cancelled"

@@ -65,7 +65,7 @@ def test_every_documented_command_and_option_is_allowed(line: str) -> None:
 @each("command", MAX_ARGUMENTS)
 def test_each_command_has_its_documented_number_of_arguments(command: str) -> None:
     """One more argument is refused."""
-    assert RULES[command].most == MAX_ARGUMENTS[command]
+    assert RULES[command].max_arguments == MAX_ARGUMENTS[command]
     refused = decide([command, *["x"] * (MAX_ARGUMENTS[command] + 1)])
 
     assert isinstance(refused, ArgumentsRefused)

@@ -143,7 +143,7 @@ def test_clashing_parameter_names_get_prefixes_and_are_mapped_back() -> None:
     ]
     assert arguments.schema()["required"] == ["id", "body_id"]
     assert arguments.schema()["additionalProperties"] is False
-    assert arguments.given({**values, "filter_name": "f"}) == OperationInput(
+    assert arguments.input_of({**values, "filter_name": "f"}) == OperationInput(
         {"id": "p"}, {"id": 1, "filter[name]": "f"}, {"id": "h"}, {"id": "c"}, {"id": 2}
     )
 
@@ -186,7 +186,7 @@ def test_a_schema_is_translated_to_2020_12(
 @given(JSON_VALUES)
 def test_any_schema_becomes_a_valid_one(written: Any) -> None:
     """The result is valid whatever the description contains."""
-    schema = Simplified("3.0", plain=True).schema({"properties": {"x": written}})
+    schema = Simplified("3.0", without_patterns=True).schema({"properties": {"x": written}})
 
     validator_of({"type": "object", "properties": {"x": schema}})
 

@@ -317,12 +317,12 @@ def test_an_older_reading_does_not_replace_a_newer_one_of_another_process(tmp_pa
         for path, text, at in (("a.md", "old", 1), ("a.md", "new", 2), ("b.md", "new", 2))
     )
     index.put({}, [old])
-    notes = index.known()
-    index.put(index.known(), [new, fresh])
+    notes = index.stamps()
+    index.put(index.stamps(), [new, fresh])
 
-    assert index.behind(notes, [old.item]) == []
+    assert index.changed_items(notes, [old.item]) == []
     assert index.put(notes, [old])
-    assert index.behind(index.known(), [new.item, fresh.item]) == []
+    assert index.changed_items(index.stamps(), [new.item, fresh.item]) == []
 
 
 async def test_a_cancelled_search_leaves_a_sound_index(secrets: VaultTools) -> None:

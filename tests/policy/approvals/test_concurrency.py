@@ -63,9 +63,11 @@ async def test_there_are_never_more_effects_than_approvals(records: Records, see
 
     kinds = {outcome for several in answers for outcome in several}
     assert kinds <= {"", "approval_pending", "denied", "conflict"}
-    states = [request.state for request in await replicas[0].service.history(ACME, most=500)]
+    states = [
+        request.state for request in await replicas[0].service.history(ACME, max_requests=500)
+    ]
     assert sum(deployment.effects.values()) == states.count("used")
-    effects = [change.what for change in deployment.changes]
+    effects = [change.kind for change in deployment.changes]
     assert effects.count("used") == states.count("used")
 
 

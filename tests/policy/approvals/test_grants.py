@@ -134,7 +134,7 @@ async def test_a_revoked_grant_covers_no_call() -> None:
 
     assert failure_kind(await other.call(what="a")) == "approval_pending"
     assert [
-        change.what for change in deployment.changes if isinstance(change.changed, ApprovalGrant)
+        change.kind for change in deployment.changes if isinstance(change.changed, ApprovalGrant)
     ] == [
         "granted",
         "grant_used",

@@ -16,8 +16,8 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
+from tests.conftest import outbox_message
 from tests.policy.approvals.test_webhook import PAGE, UNAVAILABLE_FAILURE, URL, change
-from tests.storage.test_outbox import outbox_message
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs
 from tests.support.runners import ACME, BOB, ApprovalDeployment, run_until
@@ -203,7 +203,7 @@ async def test_each_change_is_stored_with_its_webhook_message(records: Records) 
     await replica.service.reject(ACME, no, BOB, "")
     await replica.service.approve(ACME, yes, BOB)
     deployment.clock.now += 301
-    await replica.service.requests.expire_due()
+    await replica.service.expire_due()
     outbox.clock.now = deployment.clock.now
     sender = outbox.replica()
     async with asyncio.timeout(60):
@@ -384,5 +384,5 @@ async def test_the_oldest_unsent_messages_beyond_the_limit_are_dropped(
 
     assert sorted(outbox.receiver.ids) == ["m2", "m3", "m4"]
     assert sorted(event["webhook_id"] for event in logs) == ["m0", "m1"]
-    assert replica.done == {"taken": 3, "given_up": 0, "dropped": 2}
+    assert replica.counts == {"taken": 3, "given_up": 0, "dropped": 2}
     assert {event["event"] for event in logs} == {"webhook_dropped"}

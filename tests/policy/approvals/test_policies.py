@@ -11,11 +11,9 @@ from gatepost.policy.approvals.conditions import (
     BadCondition,
     Condition,
     ConditionVariables,
-    caller_variables,
-    variables_of,
 )
-from gatepost.policy.approvals.policies import ApprovalNeed, Plan
-from gatepost.policy.approvals.tool_policies import plan_of
+from gatepost.policy.approvals.policies import ApprovalNeed, caller_variables, variables_of
+from gatepost.policy.approvals.tool_policies import Plan, plan_of
 from gatepost.tools.api import CallContext, Tool
 from tests.support.endpoint import a_caller
 
@@ -178,7 +176,7 @@ def test_consecutive_loops_in_a_condition_are_not_nested() -> None:
     """Two loops in a row are not nested, nor is a loop inside a text."""
     condition = Condition("arguments.a.filter(x, x > 1).all(y, y > 2) && 'b.all(x, .map(y' != ''")
 
-    assert condition.holds(ConditionVariables(b'{"a":[3]}', {}, {})) is True
+    assert condition.is_true(ConditionVariables(b'{"a":[3]}', {}, {})) is True
 
 
 EXPENSIVE_CONDITIONS = {
@@ -193,5 +191,5 @@ def test_a_condition_evaluates_a_bounded_number_of_values(text: str) -> None:
     condition = Condition(text)
     most, more = (b'{"a":[%s]}' % b",".join([b"1"] * count) for count in (501, 502))
 
-    assert condition.holds(ConditionVariables(most, {}, {})) is True
-    assert condition.holds(ConditionVariables(more, {}, {})) is None
+    assert condition.is_true(ConditionVariables(most, {}, {})) is True
+    assert condition.is_true(ConditionVariables(more, {}, {})) is None

@@ -125,7 +125,7 @@ async def test_two_approvals_need_two_different_people() -> None:
     request = await replica.asked(what="a")
 
     first = await replica.service.approve(ACME, request.id, BOB)
-    assert (first.state, first.given, first.needed) == ("waiting", 1, 2)
+    assert (first.state, first.approvals_given, first.needed) == ("waiting", 1, 2)
     with pytest.raises(Undecidable, match="already approved it"):
         await replica.service.approve(ACME, request.id, BOB)
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
@@ -274,10 +274,10 @@ async def test_a_second_approver_approves_the_edit_of_the_first() -> None:
     assert first.digest != request.digest
 
     with pytest.raises(Undecidable, match="not what you saw"):
-        await replica.service.approve(ACME, request.id, CAROL, seen=request.digest)
+        await replica.service.approve(ACME, request.id, CAROL, seen_digest=request.digest)
     with pytest.raises(Undecidable, match="approved the original arguments"):
         await replica.service.approve(ACME, request.id, CAROL, edited=b'{"what": "b"}')
-    await replica.service.approve(ACME, request.id, CAROL, seen=first.digest)
+    await replica.service.approve(ACME, request.id, CAROL, seen_digest=first.digest)
 
     assert text_of(await replica.call(what="a", amount=5)).startswith("a 2 1")
 
@@ -318,7 +318,7 @@ async def test_the_arguments_are_deleted_when_the_request_ends() -> None:
     assert await service.withdraw(ACME) == 1
     ids.append(withdrawn.id)
     deployment.clock.now += 60
-    await service.requests.expire_due()
+    await service.expire_due()
 
     for request_id in ids:
         record = await deployment.records.of(ACME).approvals.get(request_id)
@@ -377,8 +377,8 @@ async def test_the_history_has_pages() -> None:
         request = await replica.asked(what=f"{number}")
         deployment.clock.now += 1
         await replica.service.reject(ACME, request.id, BOB, "")
-    first = await replica.service.history(ACME, most=3)
-    rest = await replica.service.history(ACME, before=first[-1], most=3)
+    first = await replica.service.history(ACME, max_requests=3)
+    rest = await replica.service.history(ACME, before=first[-1], max_requests=3)
 
     names = [json.loads(request.arguments)["what"] for request in (*first, *rest)]
     assert names == ["4", "3", "2", "1", "0"]

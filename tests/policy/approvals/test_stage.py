@@ -37,7 +37,7 @@ async def test_a_call_waits_and_runs_once_it_is_approved() -> None:
 
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
     assert deployment.effects["a"] == 1
-    assert [change.what for change in deployment.changes] == [
+    assert [change.kind for change in deployment.changes] == [
         "requested",
         "approved",
         "used",
@@ -138,7 +138,7 @@ async def test_a_waiting_caller_learns_that_no_approver_decided() -> None:
 
     assert failure_kind(outcome) == "denied"
     assert "The call was not approved in time (5 seconds)" in text_of(outcome)
-    assert [change.what for change in deployment.changes] == ["requested", "expired"]
+    assert [change.kind for change in deployment.changes] == ["requested", "expired"]
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 

@@ -20,7 +20,7 @@ async def test_waiting_requests_are_listed_by_pages() -> None:
             )
     every = await service.waiting(ACME)
     ids, position = [], None
-    while page := await service.waiting(ACME, after=position, most=2):
+    while page := await service.waiting(ACME, after=position, max_requests=2):
         ids.append(len(page))
         position = place_at(cursor_of(page[-1]))
         assert page == every[sum(ids) - len(page) : sum(ids)]

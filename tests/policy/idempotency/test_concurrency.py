@@ -235,7 +235,7 @@ async def test_a_lease_is_renewed_while_the_tool_runs(monkeypatch: pytest.Monkey
     first = begin_call(replica)
     await deployment.entered.wait()
     idempotency = deployment.records.of("acme").idempotency
-    (key,) = idempotency.held  # type: ignore[attr-defined]
+    (key,) = idempotency.records  # type: ignore[attr-defined]
     for _ in range(3):
         deployment.clock.now += execution.LEASE_S - 1
         lease_end = deployment.clock.now + execution.LEASE_S

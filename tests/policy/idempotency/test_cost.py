@@ -22,7 +22,7 @@ CALL = Call(caller=a_caller(), name="act", arguments=b"{}", request_id="request-
 async def test_a_call_without_a_key_skips_the_idempotency_code() -> None:
     """A call without an idempotency key runs neither the code for retries nor that for secrets."""
     deployment, limits = IdempotencyDeployment(), LimitStage()
-    limits.apply(LimitRules(bucket(1_000)), most=10)
+    limits.apply(LimitRules(bucket(1_000)), max_running=10)
     once = IdempotencyStage(
         RunningCalls(deployment.records, deployment.shared_store),
         timeout_s=9,

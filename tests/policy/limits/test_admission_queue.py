@@ -21,7 +21,7 @@ class AdmissionFloor:
             lambda: ConcurrencyCounter(ANY)
         )
         self.queue = AdmissionQueue(self.calls)
-        self.queue.most = most
+        self.queue.max_running = most
         for name, value in settings.items():
             setattr(self.queue, name, value)
         self.entered: list[str] = []
@@ -29,30 +29,30 @@ class AdmissionFloor:
 
     async def come(self, name: str, tenant: str, caller: str = "one") -> "asyncio.Task[bool]":
         """Begin a call; it is admitted or waits when this returns."""
-        self.calls[tenant].taken += 1
+        self.calls[tenant].running += 1
         task = asyncio.create_task(self._enter(name, tenant, caller))
         self.tasks[name] = task
         await asyncio.sleep(0)
         return task
 
     async def _enter(self, name: str, tenant: str, caller: str) -> bool:
-        if self.queue.running < self.queue.most:
+        if self.queue.running < self.queue.max_running:
             self.queue.running += 1
         else:
             try:
                 let_in = await self.queue.enter(tenant, caller)
             except asyncio.CancelledError:
-                self.calls[tenant].taken -= 1
+                self.calls[tenant].running -= 1
                 raise
             if not let_in:
-                self.calls[tenant].taken -= 1
+                self.calls[tenant].running -= 1
                 return False
         self.entered.append(name)
         return True
 
     async def go(self, tenant: str) -> None:
         """End a call of *tenant*; the next admitted calls have entered when this returns."""
-        self.calls[tenant].taken -= 1
+        self.calls[tenant].running -= 1
         self.queue.leave()
         for _ in range(3):
             await asyncio.sleep(0)
@@ -152,8 +152,8 @@ async def test_a_cancelled_queued_call_holds_no_concurrency(granted: bool) -> No
     third = await floor.come("third", "globex")
     if granted:
         floor.queue.let_in()
-        floor.calls["acme"].taken -= 1
-        floor.calls["globex"].taken += 5  # so that it is the other's turn
+        floor.calls["acme"].running -= 1
+        floor.calls["globex"].running += 5  # so that it is the other's turn
         floor.queue.leave()
     stopped.cancel()
     await asyncio.wait([stopped])
@@ -171,13 +171,13 @@ async def test_more_concurrency_admits_waiting_calls() -> None:
     floor = AdmissionFloor(1)
     for number in range(4):
         await floor.come(f"{number}", "acme")
-    floor.queue.most = 3
+    floor.queue.max_running = 3
     floor.queue.let_in()
     for _ in range(3):
         await asyncio.sleep(0)
 
     assert (floor.queue.running, floor.queue.waiting) == (3, 1)
-    floor.queue.most = 1
+    floor.queue.max_running = 1
     await floor.go("acme")
     await floor.go("acme")
     assert (floor.queue.running, floor.queue.waiting) == (1, 1)
@@ -226,16 +226,16 @@ class Simulation:
         queue, calls = self.floor.queue, self.floor.calls
         takes = self.tenants[tenant][1]
         while True:
-            calls[tenant].taken += 1
-            if queue.running < queue.most:
+            calls[tenant].running += 1
+            if queue.running < queue.max_running:
                 queue.running += 1
             elif not await queue.enter(tenant, number):
-                calls[tenant].taken -= 1
+                calls[tenant].running -= 1
                 await self._until(self._step + 1)
                 continue
             await self._until(self._step + takes)
             self.done[tenant] += 1
-            calls[tenant].taken -= 1
+            calls[tenant].running -= 1
             queue.leave()
 
 

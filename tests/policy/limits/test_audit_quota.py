@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Outcome, Pack
-from gatepost.audit import refusals
+from gatepost.audit import events
 from gatepost.audit.record import read
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
@@ -26,11 +26,10 @@ from gatepost.tools.api import Call
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
-from gatepost.workspace import TenantWorkspace
-from tests.audit.conftest import AUDITED_TOOLS
 from tests.support.client import RestClient, failure, result
 from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp
+from tests.support.runners import context
 from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.requirement("P12")
@@ -40,11 +39,13 @@ RECORD = 2_000 + 700
 """More than the record of a call with that text takes."""
 WITHIN_S = 20.0
 
+pack = Pack("notebook")
 
-@pytest.fixture
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
+
+@pack.tool(idempotent=True)
+async def write(ctx: CallContext, text: str) -> str:
+    """Write a text."""
+    return f"wrote {len(text)}"
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def server(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
     settings: dict[str, Any] = {
         "storage": {"database": url},
         "tenancy": {"create_on_first_use": True},
-        "tools": {"packs": ["demo"], "load": [AUDITED_TOOLS]},
+        "tools": {"packs": ["demo"], "load": [__name__]},
         "limits": {"failures_per_second": 0, "requests_per_second": 0, **limits},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as running:
@@ -132,7 +133,7 @@ def test_refusals_by_a_full_quota_share_one_audit_record(
     idp: Idp, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counts them all, whatever tools and clients they name."""
-    monkeypatch.setattr(refusals, "GATHERED_S", 2 * WITHIN_S)
+    monkeypatch.setattr(events, "GATHERED_S", 2 * WITHIN_S)
     with server(idp, url, audit_bytes_per_day=MAX_BYTES) as running:
         ran, _ = fill(running, running.token(org_id="acme"))
         for number in range(10):
@@ -201,7 +202,7 @@ class QuotaReplica:
         self.again = AuditedRetries(self.limits)
         self.runner = Runner(
             Registry(pack.tools.values()),
-            context_for=_context,
+            context_for=context,
             stages=(self.limits,),
             recorder=self.writer,
         )
@@ -226,11 +227,6 @@ def a_call(subject: str, tenant: str) -> Call:
     caller = a_caller(subject=subject, tenant_id=tenant)
     arguments = b'{"text": "%s"}' % (b"x" * 2_000)
     return Call(caller=caller, name="echo", arguments=arguments, request_id="r")
-
-
-def _context(call: Call) -> CallContext:
-    space = TenantWorkspace(-1, call.caller.tenant_id)
-    return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
 
 
 @asynccontextmanager

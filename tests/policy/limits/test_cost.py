@@ -46,7 +46,7 @@ def test_a_call_within_its_limits_costs_three_calls_of_python(rules: LimitRules)
     Three buckets, two concurrency limits and the admission queue cost one call, take and leave.
     """
     limits = LimitStage()
-    limits.apply(rules, most=10)
+    limits.apply(rules, max_running=10)
     pass_limits(limits)
     names = [
         name

@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.policy.limits import local_counters
-from gatepost.policy.limits.rules import LimitRules
-from gatepost.storage.rate_limits import Bucket, Buckets, ConcurrencyCounter, LocalLimits
+from gatepost.policy.limits.local_counters import LocalCounters
+from gatepost.policy.limits.rules import Bound, LimitRules, PrincipalKey
+from gatepost.storage.rate_limits import Bucket, Buckets, ConcurrencyCounter, LocalLimits, Spending
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
 from tests.support.runners import run_ready
@@ -136,6 +138,40 @@ async def test_existing_counters_use_the_limits_of_a_reload() -> None:
     assert [await process.call() for _ in range(2)] == ["seen", "rate_limit caller"]
 
 
+async def test_no_limit_can_occur_twice_in_one_request() -> None:
+    """A refused request would otherwise keep what it took from the first occurrence."""
+    once, twice = Spending("a", 1, 5), [Spending("a", 1, 5), Spending("a", 1, 5)]
+    counter, shared_store = ConcurrencyCounter(1), MemorySharedStore().of("acme")
+    with pytest.raises(ValueError, match="occurs twice"):
+        LocalLimits((), (counter, counter))
+    with pytest.raises(ValueError, match="occurs twice"):
+        await shared_store.spend_all(twice)
+
+    assert counter.running == 0
+    assert await shared_store.levels([once], ()) == [5]
+
+
+NAMES = ("acme", "audit", "caller", "message", "queue", "retry", "tenant", "tool", "user 1 a b")
+
+
+@given(st.tuples(*[st.sampled_from(NAMES)] * 4), st.sampled_from((*NAMES, "", None)), st.booleans())
+def test_no_names_of_a_call_repeat_a_limit(
+    principal: PrincipalKey, tool: str | None, nested: bool
+) -> None:
+    """Names of tenants, callers and tools that repeat each other do not share a limit."""
+    every = Bound(1, 5, 3)
+    rules = LimitRules(every, every, every, caller_audit=every, tenant_audit=every)
+    counters, shared_store = LocalCounters(), MemorySharedStore()
+    call_limits = counters.limits_of((*principal, tool, nested), rules, 0.0, shared_store)
+    names = [spending.bucket for spending in call_limits.spendings]
+    names += [quota.row.shared for quota in call_limits.quotas]
+    limits = [limit.name for limit in call_limits.shared_concurrency]
+
+    assert call_limits.take(0.0)
+    assert len(names) == len(set(names)) == len(call_limits.buckets)
+    assert len(limits) == len(set(limits))
+
+
 RATES, BURST_SIZES = (0.5, 1.0, 4.0), (2, 5, 9)
 CALLS = st.lists(st.tuples(st.floats(0, 2, allow_nan=False), st.integers(0, 6)), max_size=60)
 
@@ -153,7 +189,7 @@ def test_a_call_takes_from_all_limits_or_from_none(comings: list[tuple[float, in
             min(burst, level + pause * rate)
             for level, rate, burst in zip(levels, RATES, BURST_SIZES, strict=True)
         ]
-        tenant.taken = tool.taken = running
+        tenant.running = tool.running = running
         taken = limits.take(now)
         if min(levels) >= 1 + 1e-6:
             assert taken == (running < 5)
@@ -162,4 +198,4 @@ def test_a_call_takes_from_all_limits_or_from_none(comings: list[tuple[float, in
             assert limits.shortage(now).wait_s > 0
         if taken:
             levels = [level - 1 for level in levels]
-        assert (tenant.taken, tool.taken) == (running + taken, running + taken)
+        assert (tenant.running, tool.running) == (running + taken, running + taken)

@@ -66,8 +66,8 @@ def test_no_caller_is_limited_by_default() -> None:
     rules = rules_of(LimitsSettings())
 
     assert (rules.caller.rate, rules.caller.burst) == (10, 20)
-    assert (rules.tenant.rate, rules.tenant.most) == (0, 200)
-    assert (rules.tool.rate, rules.tool.most) == (0, ANY)
+    assert (rules.tenant.rate, rules.tenant.concurrency) == (0, 200)
+    assert (rules.tool.rate, rules.tool.concurrency) == (0, ANY)
 
 
 def test_the_audit_quota_does_not_apply_without_an_audit_log() -> None:
@@ -122,5 +122,5 @@ def test_a_tools_own_table_overrides_the_table_of_all_tools() -> None:
         )
     )
 
-    assert (rules.tool.rate, rules.tool.burst, rules.tool.most) == (2, 4, 7)
-    assert (rules.tools["echo"].rate, rules.tools["echo"].most) == (2, ANY)
+    assert (rules.tool.rate, rules.tool.burst, rules.tool.concurrency) == (2, 4, 7)
+    assert (rules.tools["echo"].rate, rules.tools["echo"].concurrency) == (2, ANY)

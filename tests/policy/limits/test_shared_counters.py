@@ -72,8 +72,8 @@ async def test_concurrency_is_shared_by_all_processes(valkey: str) -> None:
         assert await first.call() == "rate_limit tenant"
 
         levels = await first.limits.levels("acme", tools=("wait",), callers=(a_caller(),))
-        assert [level.taken for level in levels.concurrency] == [3, 2]
-        assert [round(level.held) for level in levels.buckets] == [2, 5]
+        assert [level.running for level in levels.concurrency] == [3, 2]
+        assert [round(level.tokens) for level in levels.buckets] == [2, 5]
         assert (levels.shared, levels.together) == (True, True)
 
         assert await other.end() == ["waited", "waited"]
@@ -84,7 +84,7 @@ async def test_concurrency_is_shared_by_all_processes(valkey: str) -> None:
 async def test_every_process_reports_a_tenants_queued_calls(valkey: str) -> None:
     """A tenant's own calls, as long as they wait for room in whichever process."""
     async with processes(valkey, ALL_LIMITS) as (first, other):
-        first.limits.apply(ALL_LIMITS, most=1)
+        first.limits.apply(ALL_LIMITS, max_running=1)
         await running(first, "wait", 1)
         await first.begin("hold", subject="bob")
 
@@ -131,7 +131,7 @@ async def test_without_the_shared_store_each_process_counts_for_itself(
 
         own_valkey.start()
         async with asyncio.timeout(WITHIN_S):
-            while (await other.limits.levels("acme")).concurrency[0].taken != 2:
+            while (await other.limits.levels("acme")).concurrency[0].running != 2:
                 await run_ready(1)
         assert await other.call() == "rate_limit tenant"
         assert await first.end() == ["waited", "waited"]

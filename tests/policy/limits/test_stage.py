@@ -131,7 +131,7 @@ CALL_ENDINGS: dict[str, Callable[[LimitedProcess], Awaitable[object]]] = {
 async def test_any_end_of_a_call_releases_its_concurrency(end: str) -> None:
     """With a limit of one, any number of calls can run one after another."""
     process = LimitedProcess(
-        LimitRules(tenant=concurrency_limit(1), tool=concurrency_limit(1)), most=1
+        LimitRules(tenant=concurrency_limit(1), tool=concurrency_limit(1)), max_running=1
     )
     for _ in range(5):
         await CALL_ENDINGS[end](process)
@@ -145,7 +145,8 @@ async def test_a_call_that_waits_for_a_person_holds_no_concurrency() -> None:
     """Others run meanwhile; after the answer it continues even beyond the limit."""
     process, person = (
         LimitedProcess(
-            LimitRules(tenant=concurrency_limit(1), tools={"ask": concurrency_limit(1)}), most=1
+            LimitRules(tenant=concurrency_limit(1), tools={"ask": concurrency_limit(1)}),
+            max_running=1,
         ),
         DecidingClient(),
     )
@@ -191,7 +192,9 @@ async def test_a_stage_that_waits_for_a_person_holds_no_concurrency(decided: boo
 
 async def test_a_nested_call_takes_no_further_concurrency_of_its_tenant() -> None:
     """With room for one call, a tool that calls another would otherwise wait for itself."""
-    process = LimitedProcess(LimitRules(caller=bucket(4), tenant=concurrency_limit(1)), most=1)
+    process = LimitedProcess(
+        LimitRules(caller=bucket(4), tenant=concurrency_limit(1)), max_running=1
+    )
 
     assert [await process.call("other") for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
     assert process.ran["look"] == 2
@@ -206,7 +209,7 @@ async def test_a_nested_call_counts_against_the_limits_of_its_tool() -> None:
 
 async def test_calls_beyond_the_process_limit_are_queued_by_tenant() -> None:
     """A tenant that has all of them waits for the one that has none."""
-    process = LimitedProcess(LimitRules(), most=2)
+    process = LimitedProcess(LimitRules(), max_running=2)
     for _ in range(4):
         await process.begin(tenant_id="flood")
     quiet = asyncio.create_task(process.call())
@@ -220,7 +223,7 @@ async def test_calls_beyond_the_process_limit_are_queued_by_tenant() -> None:
 
 async def test_a_call_that_is_queued_too_long_is_refused() -> None:
     """The refused call holds no concurrency."""
-    process = LimitedProcess(LimitRules(tenant=concurrency_limit(10)), most=1, within_s=0.01)
+    process = LimitedProcess(LimitRules(tenant=concurrency_limit(10)), max_running=1, within_s=0.01)
     await process.begin()
     assert await process.call() == "rate_limit server"
     assert process.limits.counters.running == {"acme": 1}
@@ -251,29 +254,33 @@ def test_without_any_limit_the_stage_is_left_out() -> None:
         LimitRules(tools={"look": concurrency_limit(1)}),
     ):
         assert not LimitedProcess(rules).limits.limits_nothing
-    assert not LimitedProcess(LimitRules(), most=1).limits.limits_nothing
+    assert not LimitedProcess(LimitRules(), max_running=1).limits.limits_nothing
 
 
 async def test_levels_report_the_use_of_each_limit() -> None:
     """They are by tenant, tool and caller, and reading them takes no tokens."""
     rules = LimitRules(bucket(4), Bound(0.001, 8, 3), tools={"wait": concurrency_limit(2)})
-    process = LimitedProcess(rules, most=10)
+    process = LimitedProcess(rules, max_running=10)
     await process.begin()
     await process.call()
     for _ in range(2):
         levels = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
     other = await process.limits.levels("globex")
 
-    assert [(bucket.kind, bucket.name, bucket.burst, bucket.held) for bucket in levels.buckets] == [
+    assert [
+        (bucket.kind, bucket.name, bucket.burst, bucket.tokens) for bucket in levels.buckets
+    ] == [
         ("caller", "alice", 4, 2),
         ("tenant", "", 8, 6),
     ]
-    assert [(limit.kind, limit.name, limit.most, limit.taken) for limit in levels.concurrency] == [
+    assert [
+        (limit.kind, limit.name, limit.maximum, limit.running) for limit in levels.concurrency
+    ] == [
         ("tenant", "", 3, 1),
         ("tool", "wait", 2, 1),
     ]
     assert (levels.waiting, levels.shared, levels.together) == (0, False, True)
-    assert [(bucket.held, bucket.burst) for bucket in other.buckets] == [(8, 8)]
+    assert [(bucket.tokens, bucket.burst) for bucket in other.buckets] == [(8, 8)]
     assert await process.end() == ["waited"]
 
 
@@ -284,7 +291,7 @@ async def test_levels_leave_out_callers_without_a_limit() -> None:
     levels = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
 
     assert levels.buckets == ()
-    assert [(limit.kind, limit.name, limit.taken) for limit in levels.concurrency] == [
+    assert [(limit.kind, limit.name, limit.running) for limit in levels.concurrency] == [
         ("tool", "wait", 1)
     ]
     assert await process.end() == ["waited"]

@@ -19,7 +19,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.tools.redaction import Redaction
-from tests.storage.test_tasks import task
+from tests.conftest import task
 from tests.support.commands import CommandProcess, CommandResult, tenant_folder, toml
 
 pytestmark = pytest.mark.requirement("CO2")
@@ -244,7 +244,7 @@ async def test_details_that_cannot_be_erased_are_reported(shell: CommandFolder) 
     """Without the key ring the details of audit records stay, and the command fails."""
     records = await shell.records()
     audit_writer = AuditWriter(records, KeyRing.ephemeral(), Redaction(), AuditSettings())
-    await audit_writer.note("acme", "signin", outcome="signed_in")
+    await audit_writer.events.note("acme", "signin", outcome="signed_in")
     await audit_writer.aclose()
     await records.aclose()
     person = ("--issuer", "http://127.0.0.1:9/a", "--subject", "dave")

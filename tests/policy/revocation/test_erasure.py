@@ -14,8 +14,8 @@ from gatepost.runtime.erasure import PASSES, TenantErasure, Unfinished
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.workspace.ownership import PRIVATE
+from tests.conftest import ROWS_BY_TABLE, store_records
 from tests.policy.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, wait_for_end
-from tests.storage.test_tenant_data import ROWS_BY_TABLE, store_records
 from tests.support.replicas import ReplicaClient
 
 pytestmark = pytest.mark.requirement("CO4")

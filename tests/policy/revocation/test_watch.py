@@ -61,7 +61,7 @@ class WatchingProcess:
         self.new: tuple[RevocationRecord, ...] = ()
         self.revocations = Revocations(
             self.records,
-            ended=self._ended,
+            on_revoked=self._ended,
             clock=lambda: self.now,
             monotonic=lambda: self.now,
         )

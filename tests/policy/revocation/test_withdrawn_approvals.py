@@ -120,9 +120,9 @@ async def test_waiting_scripts_of_revoked_callers_are_withdrawn(
     if reached:
         with pytest.raises(Undecidable, match="Nothing of that content waits"):
             await remote.service.approve(ACME, waits.id, Operator("root"))
-    assert not await approvals.holds(script)
+    assert not await approvals.is_approved(script)
     assert await deployment.shut(record) == 0  # who tried to decide has ended it
-    assert [change.what for change in deployment.changes] == (["withdrawn"] if reached else [])
+    assert [change.kind for change in deployment.changes] == (["withdrawn"] if reached else [])
     deployment.clock.now += 1000
     await approvals.request([script], caller=a_caller(subject="carol"), max_waiting=9)
     assert [request.caller.subject for request in await remote.service.waiting(ACME)] == (
@@ -248,7 +248,7 @@ async def test_a_grant_of_a_revoked_approver_does_not_count(deployment: Revocabl
     assert failure_kind(await remote.call(caller=ALICE, what="b")) == "approval_pending"
     assert await here.service.granting.all(ACME) == []
     assert await deployment.shut(record) == 1 + 1  # and the approval, whose call was never made
-    assert [change.what for change in deployment.changes].count("grant_revoked") == 1
+    assert [change.kind for change in deployment.changes].count("grant_revoked") == 1
     assert await deployment.records.of(ACME).grants.page("", 9) == []
 
 
@@ -296,12 +296,12 @@ async def test_the_first_of_two_approvals_is_removed_with_its_approver(edits: bo
 
     if edits:
         with pytest.raises(Undecidable, match="not what you saw"):
-            await remote.service.approve(ACME, request.id, CAROL, seen=seen)
+            await remote.service.approve(ACME, request.id, CAROL, seen_digest=seen)
     decision = await remote.service.approve(ACME, request.id, CAROL)
-    assert (decision.state, decision.given, decision.edited) == ("waiting", 1, None)
+    assert (decision.state, decision.approvals_given, decision.edited) == ("waiting", 1, None)
     await here.service.approve(ACME, request.id, DAVE)
     assert text_of(await call) == "a 0 1"
-    assert [change.what for change in deployment.changes].count("void") == 1
+    assert [change.kind for change in deployment.changes].count("void") == 1
 
 
 async def test_a_rejection_of_a_revoked_approver_stays(deployment: Revocable) -> None:
@@ -373,7 +373,9 @@ async def test_a_suspension_by_configuration_is_passed_on_like_one_by_command(
 ) -> None:
     """This holds at a start and at a reload; a tenant that was suspended before is left out."""
     seen_revocations: list[RevocationRecord] = []
-    revocations = Revocations(deployment.records, ended=seen_revocations.extend, clock=lambda: NOW)
+    revocations = Revocations(
+        deployment.records, on_revoked=seen_revocations.extend, clock=lambda: NOW
+    )
     revocations.configure(["acme"])
     assert seen_revocations == []
     await revocations.look()

@@ -47,13 +47,13 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     assert (script.content, script.approved_content) == ("x = 2\n", "x = 1\n")
     assert await replica.service.get(ACME, script.id) == script
 
-    decided = await replica.service.approve(ACME, script.id, ADMIN, seen=script.digest)
+    decided = await replica.service.approve(ACME, script.id, ADMIN, seen_digest=script.digest)
 
     assert decided.state == "approved"
-    assert await approvals.holds(NEW_SCRIPT)
-    assert not await approvals.holds(OLD_SCRIPT)
+    assert await approvals.is_approved(NEW_SCRIPT)
+    assert not await approvals.is_approved(OLD_SCRIPT)
     assert [request.id for request in await replica.service.waiting(ACME)] == [call.id]
-    assert deployment.changes[-1].what == "approved"
+    assert deployment.changes[-1].kind == "approved"
 
 
 @pytest.mark.requirement("P11")
@@ -76,7 +76,7 @@ async def test_an_unfit_approver_cannot_decide_about_a_script() -> None:
             await replica.service.approve(ACME, script.id, who)
         with pytest.raises(Undecidable, match=why):
             await replica.service.reject(ACME, script.id, who, "")
-    assert not await approvals.holds(NEW_SCRIPT)
+    assert not await approvals.is_approved(NEW_SCRIPT)
     assert len(await replica.service.waiting(ACME)) == 1
 
 
@@ -90,7 +90,7 @@ async def test_only_the_script_that_was_seen_is_approved() -> None:
 
     with pytest.raises(Undecidable, match="look at what waits now"):
         await replica.service.approve(ACME, seen.id, ADMIN)
-    assert not await approvals.holds(OLD_SCRIPT)
+    assert not await approvals.is_approved(OLD_SCRIPT)
     assert await replica.service.get(ACME, seen.id) is None
 
 
@@ -109,7 +109,7 @@ async def test_a_rejected_script_no_longer_waits() -> None:
     await approvals.request([NEW_SCRIPT], caller=a_caller(subject="bob"), max_waiting=9)
     assert await replica.service.waiting(ACME) == []
     assert await replica.service.get(ACME, script.id) == rejected
-    assert await approvals.holds(OLD_SCRIPT)
+    assert await approvals.is_approved(OLD_SCRIPT)
 
 
 @pytest.mark.requirement("P11")
@@ -129,7 +129,7 @@ async def test_a_rejected_script_is_in_the_history_among_the_calls() -> None:
         ids += [call.id, script.id]
 
     pages, before = [], None
-    while page := await deployment.replica().service.history(ACME, before=before, most=1):
+    while page := await deployment.replica().service.history(ACME, before=before, max_requests=1):
         [before] = page
         pages += page
     assert [request.id for request in pages] == ids[::-1]
@@ -158,14 +158,14 @@ async def test_a_rejected_script_can_be_approved_after_all() -> None:
         with pytest.raises(Undecidable, match=why):
             await service.approve(ACME, script.id, who)
     with pytest.raises(Undecidable, match="look at what waits now"):
-        await service.approve(ACME, script.id, ADMIN, seen="something else")
+        await service.approve(ACME, script.id, ADMIN, seen_digest="something else")
     assert service.objection(rejected, ADMIN) is None
-    approved = await service.approve(ACME, script.id, ADMIN, seen=rejected.digest)
+    approved = await service.approve(ACME, script.id, ADMIN, seen_digest=rejected.digest)
 
     assert [decision.verdict for decision in approved.decisions] == ["rejected", "approved"]
-    assert await approvals.holds(NEW_SCRIPT)
+    assert await approvals.is_approved(NEW_SCRIPT)
     assert await service.history(ACME) == []
-    assert [change.what for change in deployment.changes] == ["rejected", "approved"]
+    assert [change.kind for change in deployment.changes] == ["rejected", "approved"]
 
 
 @pytest.mark.requirement("P11")
@@ -208,7 +208,7 @@ async def test_the_approver_who_rejected_a_script_can_be_erased() -> None:
     assert await approvals.erase(ADMIN.issuer, ADMIN.subject) == 1
 
     [remaining] = await service.history(ACME)
-    assert (remaining.decisions[0].by.shown, remaining.decisions[0].reason) == (
+    assert (remaining.decisions[0].by.display_name, remaining.decisions[0].reason) == (
         "an administrator",
         "",
     )
@@ -232,9 +232,9 @@ async def test_an_erased_person_cannot_approve_their_own_rejected_script() -> No
         assert "was erased" in str(service.objection(remaining, who))
         with pytest.raises(Undecidable, match="was erased"):
             await service.approve(ACME, script.id, who)
-    assert not await approvals.holds(NEW_SCRIPT)
+    assert not await approvals.is_approved(NEW_SCRIPT)
     await service.approve(ACME, script.id, Operator("root"))
-    assert await approvals.holds(NEW_SCRIPT)
+    assert await approvals.is_approved(NEW_SCRIPT)
 
 
 @pytest.mark.requirement("P11", "CO4")
@@ -255,7 +255,7 @@ async def test_the_approver_of_a_script_can_be_erased() -> None:
     [entry] = await deployment.records.of(ACME).entries(SUBJECT).all()
     assert b"Ada" not in entry.value
     assert b"ada" not in entry.value
-    assert await approvals.holds(NEW_SCRIPT)
+    assert await approvals.is_approved(NEW_SCRIPT)
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["one that waits", "a file"])
@@ -279,14 +279,14 @@ async def test_the_operator_may_allow_any_script(waits: bool) -> None:
 
     subscription = await deployment.shared_store.of(ACME).follow(TOPIC, woken.append)
     await replica.scripts.allow(ACME, NEW_SCRIPT, Operator("root"))
-    is_held = await approvals.holds(NEW_SCRIPT)
+    is_held = await approvals.is_approved(NEW_SCRIPT)
     was = await replica.scripts.revoke(ACME, NEW_SCRIPT.name, Operator("root"))
     await run_until(are_woken)
     subscription.end()
 
-    assert (is_held, was, await approvals.holds(NEW_SCRIPT)) == (True, "approved", False)
+    assert (is_held, was, await approvals.is_approved(NEW_SCRIPT)) == (True, "approved", False)
     assert [
-        (change.what, getattr(change.changed, "state", None)) for change in deployment.changes
+        (change.kind, getattr(change.changed, "state", None)) for change in deployment.changes
     ] == [
         ("approved", "approved"),
         ("revoked", "withdrawn"),
@@ -323,7 +323,7 @@ async def test_a_decision_about_a_script_is_recorded_before_it_counts(verdict: s
     async def faster(change: ApprovalChange) -> None:
         if not own_request:
             await other_service.reject(ACME, script.id, ADMIN, "")
-        own_request.append(change.what)
+        own_request.append(change.kind)
 
     async def decide(audit: ApprovalListener) -> None:
         service = deployment.replica(audit=audit).service
@@ -343,4 +343,4 @@ async def test_a_decision_about_a_script_is_recorded_before_it_counts(verdict: s
     else:
         await decide(faster)
         assert own_request == ["approved"]
-        assert await approvals.holds(NEW_SCRIPT)
+        assert await approvals.is_approved(NEW_SCRIPT)

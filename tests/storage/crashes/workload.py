@@ -266,7 +266,7 @@ def _on_record(requests: Mapping[str, ApprovalRequest], rows: Sequence[AuditRow]
     return [
         f"the approval {name} counts, and no record says who gave it"
         for name, one in requests.items()
-        if one.given >= one.needed and name not in on_record
+        if one.approvals_given >= one.needed and name not in on_record
     ]
 
 
@@ -279,7 +279,7 @@ def _once_for_each_approval(
 ) -> list[str]:
     approved: Counter[str] = Counter()
     for request in requests.values():
-        if request.given >= request.needed:
+        if request.approvals_given >= request.needed:
             approved[json.loads(request.arguments)["key"]] += 1
     return [
         f"{key} took effect {n} times with {approved[key]} approvals"
@@ -330,7 +330,7 @@ def _approved_on_record(rows: Sequence[AuditRow]) -> set[str]:
 async def _chained(services: Services) -> list[str]:
     ring = services.keyring
     found = await verify(services.records, TENANT, public_keys(ring), ring)
-    return [] if found.bad is None else [f"record {found.bad}: {found.problem}"]
+    return [] if found.bad_number is None else [f"record {found.bad_number}: {found.problem}"]
 
 
 async def _rows(services: Services) -> list[AuditRow]:
@@ -346,8 +346,8 @@ async def _rows(services: Services) -> list[AuditRow]:
 async def _requests(services: Services) -> dict[str, ApprovalRequest]:
     service = services.approvals
     found = await service.waiting(TENANT)
-    page = await service.history(TENANT, most=PAGE)
+    page = await service.history(TENANT, max_requests=PAGE)
     while page:
         found += page
-        page = await service.history(TENANT, before=page[-1], most=PAGE)
+        page = await service.history(TENANT, before=page[-1], max_requests=PAGE)
     return {request.id: request for request in found}

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gatepost.upstreams.connection import UpstreamConnection, UpstreamResult
+from tests.support.connections import ConnectingProcess
 from tests.support.internet import (
     EVENTS,
     Answer,
@@ -22,6 +23,7 @@ from tests.support.internet import (
     finish_answer,
     raw_answer,
     result_answer,
+    scripted_server,
     send_final_event,
     send_more,
     stall,
@@ -29,12 +31,10 @@ from tests.support.internet import (
 from tests.support.issuers import AsgiServer, Send
 from tests.support.proxies import CertificateAuthority
 from tests.upstreams.transport.test_http_requests import (
-    ConnectingProcess,
     crm,
     failure_of,
     messages_of,
     result_of,
-    scripted_server,
 )
 
 __all__ = ["crm", "scripted_server"]  # fixtures

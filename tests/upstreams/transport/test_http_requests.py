@@ -1,13 +1,12 @@
 """What goes over HTTP to an upstream, and what each of its answers means."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
 
-from gatepost.credentials.credential import CredentialUnavailable, NoCredential, OutboundCredential
-from gatepost.outbound.http_client import OutboundClient
+from gatepost.credentials.credential import CredentialUnavailable
 from gatepost.tools.context import SignedHeaders
 from gatepost.upstreams.connection import (
     ConnectionFailure,
@@ -18,11 +17,7 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.transport.connections import UpstreamConnections
-from gatepost.upstreams.transport.stdio_program import ProgramServices
-from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
-from gatepost_authz.config import Network
-from gatepost_authz.fetch import Fetcher
+from tests.support.connections import ConnectingProcess
 from tests.support.internet import (
     EVENTS,
     Answer,
@@ -34,16 +29,16 @@ from tests.support.internet import (
     finish_answer,
     raw_answer,
     result_answer,
+    scripted_server,
     send_final_event,
     send_more,
     stall,
 )
-from tests.support.issuers import AsgiServer, Send
+from tests.support.issuers import Send
+
+__all__ = ["scripted_server"]  # a fixture
 
 WITHIN_S = 60
-
-
-SECRET = "gh-secret-0123456789"
 
 
 async def wait_until(condition: Callable[[], object], within: float = 20) -> None:
@@ -51,41 +46,6 @@ async def wait_until(condition: Callable[[], object], within: float = 20) -> Non
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110 - no event crosses to this loop
             await asyncio.sleep(0.01)
-
-
-class ConnectingProcess:
-    """Opens connections; *hosts* are those of `allow_hosts`."""
-
-    def __init__(self, *hosts: str, ca_bundle: str = "", kept_connections: int = 100) -> None:
-        network = Network(allow_hosts=hosts, ca_bundle=ca_bundle)
-        self.client = OutboundClient(network, tls=Fetcher(development=True, network=network).tls)
-        self.credential: OutboundCredential = NoCredential()
-        self.secrets = {("acme", "GITHUB"): SECRET}
-        self.connections = UpstreamConnections(
-            self.client,
-            lambda server: self.credential,
-            ProgramServices(self._secret, lambda tenant, text: text.replace(SECRET, "[secret]")),
-            max_idle=kept_connections,
-        )
-
-    async def _secret(self, tenant: str, name: str) -> str | None:
-        return self.secrets.get((tenant, name))
-
-    def http(
-        self, url: str, principal: tuple[str, ...] | None = None, **more: Any
-    ) -> UpstreamConnection:
-        usual: dict[str, Any] = {"id": url, "tenant": "acme", "name": "crm", "url": url}
-        return self.connections.of(UpstreamServer(**(usual | more)), principal)
-
-    def stdio(
-        self, program: StdioProgram, principal: tuple[str, ...] | None = None, **more: Any
-    ) -> UpstreamConnection:
-        usual: dict[str, Any] = {"id": "s", "tenant": "acme", "name": "crm", "transport": "stdio"}
-        return self.connections.of(UpstreamServer(program=program, **(usual | more)), principal)
-
-    async def aclose(self) -> None:
-        await self.connections.aclose()
-        await self.client.aclose()
 
 
 async def messages_of(
@@ -120,14 +80,6 @@ async def failure_of(connection: UpstreamConnection, **options: Any) -> Connecti
     with pytest.raises(ConnectionFailure) as failed:
         await messages_of(connection, **options)
     return failed.value
-
-
-@pytest.fixture
-def scripted_server() -> Iterator[tuple[ScriptedServer, str]]:
-    """A scripted server and its URL."""
-    app = ScriptedServer()
-    with AsgiServer(app) as server:
-        yield app, f"{server.url}/mcp"
 
 
 @pytest.fixture

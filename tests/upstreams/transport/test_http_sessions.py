@@ -14,6 +14,7 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
+from tests.support.connections import ConnectingProcess
 from tests.support.internet import (
     EVENTS,
     Posted,
@@ -23,17 +24,16 @@ from tests.support.internet import (
     event_bytes,
     finish_answer,
     result_answer,
+    scripted_server,
     send_final_event,
     send_more,
     stall,
 )
 from tests.support.issuers import Send
 from tests.upstreams.transport.test_http_requests import (
-    ConnectingProcess,
     crm,
     failure_of,
     result_of,
-    scripted_server,
     wait_until,
 )
 

@@ -134,7 +134,7 @@ def test_a_modern_request_is_self_contained() -> None:
 
 def test_a_reader_passes_on_only_messages_of_its_request() -> None:
     """Progress under the caller's token, its own response, and no other's."""
-    reader = MessageReader(5, "theirs", asks=True)
+    reader = MessageReader(5, "theirs", has_requests=True)
     ask = UpstreamRequest("a", "elicitation/create", {})
     change = UpstreamNotification("notifications/tools/list_changed", {})
     progress = UpstreamNotification("notifications/progress", {"progressToken": 5, "progress": 1})
@@ -150,13 +150,13 @@ def test_a_reader_passes_on_only_messages_of_its_request() -> None:
     assert reader.judge(change) == Announce(change)
     assert reader.judge(UpstreamNotification("notifications/own", {})) == "ignored"
     assert reader.judge(UpstreamResponse("5", done)) == Deliver(done, final=True)
-    assert isinstance(MessageReader(5, None, asks=False).judge(ask), AnswerItself)
-    assert MessageReader(5, None, asks=False).judge(progress) == "alive"
+    assert isinstance(MessageReader(5, None, has_requests=False).judge(ask), AnswerItself)
+    assert MessageReader(5, None, has_requests=False).judge(progress) == "alive"
 
 
 def test_the_number_of_messages_is_bounded() -> None:
     """Ignored ones count too."""
-    reader = MessageReader(5, None, asks=False)
+    reader = MessageReader(5, None, has_requests=False)
     other = UpstreamResponse(6, UpstreamResult({}))
 
     assert {reader.judge(other) for _ in range(MAX_MESSAGES)} == {"ignored"}

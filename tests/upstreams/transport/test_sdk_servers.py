@@ -20,8 +20,9 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 from gatepost.upstreams.transport.connections import UpstreamConnections
+from tests.support.connections import ConnectingProcess
 from tests.support.issuers import AsgiServer
-from tests.upstreams.transport.test_http_requests import ConnectingProcess, messages_of, result_of
+from tests.upstreams.transport.test_http_requests import messages_of, result_of
 
 Era = Literal["modern", "session"]
 ERAS: list[Era] = ["modern", "session"]
@@ -112,7 +113,7 @@ def connected(
 
 
 def set_known_era(connections: UpstreamConnections, url: str, era: Era) -> None:
-    connections._servers[url].known.era = era
+    connections._servers[url].known_era.era = era
 
 
 @pytest.mark.parametrize("name", ["sdk", "plain", "alone", "fastmcp"])

@@ -21,10 +21,9 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.transport import stdio_connection
 from gatepost.upstreams.transport.stderr_log import LINES_PER_PERIOD, StderrLog
 from gatepost.upstreams.upstream_server import StdioProgram
+from tests.support.connections import UPSTREAM_SECRET, ConnectingProcess
 from tests.support.measuring import capture_logs
 from tests.upstreams.transport.test_http_requests import (
-    SECRET,
-    ConnectingProcess,
     failure_of,
     messages_of,
     result_of,
@@ -153,7 +152,7 @@ async def test_a_program_gets_only_the_configured_environment(
     monkeypatch.setenv("GATEPOST_KEYS__RING", "hidden")
     program = program_that(env={"TOKEN": "secret:GITHUB", "MODE": "plain"})
     environment_seen = await tool_answer(process.stdio(program), "environment")
-    assert (environment_seen["TOKEN"], environment_seen["MODE"]) == (SECRET, "plain")
+    assert (environment_seen["TOKEN"], environment_seen["MODE"]) == (UPSTREAM_SECRET, "plain")
     assert "hidden" not in str(environment_seen)
     usual = {"HOME", "LANG", "MODE", "PATH", "TMPDIR", "TOKEN"}
     assert environment_seen.keys() - {"LC_CTYPE"} == usual
@@ -255,7 +254,7 @@ async def test_standard_error_is_logged_without_secrets(process: ConnectingProce
     """The event is `upstream_stderr`; this program writes there when a request is cancelled."""
     connection = process.stdio(program_that())
     with capture_logs() as logs:
-        await tool_answer(connection, "log", line=f"token {SECRET}")
+        await tool_answer(connection, "log", line=f"token {UPSTREAM_SECRET}")
         async with connection.exchange(
             "tools/call", {"name": "silence", "arguments": {}}
         ) as exchange:

@@ -13,8 +13,9 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 from gatepost.upstreams.upstream_server import StdioProgram
+from tests.support.connections import ConnectingProcess
 from tests.support.programs import FOLDER, NODE, install
-from tests.upstreams.transport.test_http_requests import ConnectingProcess, messages_of, result_of
+from tests.upstreams.transport.test_http_requests import messages_of, result_of
 
 
 def packaged(name: str, *args: str, **more: Any) -> StdioProgram:

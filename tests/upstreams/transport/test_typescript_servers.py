@@ -7,10 +7,11 @@ import pytest
 
 from gatepost.upstreams.connection import UpstreamError
 from gatepost.upstreams.transport.era import refuses_session, refuses_version
+from tests.support.connections import ConnectingProcess
 from tests.support.measuring import each
 from tests.support.processes import Process, free_port
 from tests.support.programs import NODE, command, environment, install
-from tests.upstreams.transport.test_http_requests import ConnectingProcess, failure_of, result_of
+from tests.upstreams.transport.test_http_requests import failure_of, result_of
 
 STARTS_WITHIN_S = 60
 ACT_REQUEST = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "act"}}

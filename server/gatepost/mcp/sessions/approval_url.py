@@ -12,27 +12,27 @@ class ApprovalUrl:
     """
     A `Waiting` that also ends when the user of the client declines the page.
 
-    *shown* shows the page and returns the client's answer, which is never a decision. If the
-    client fails to show the page, it waits like a client that was not asked.
+    *client_answer* shows the page and returns the client's answer, which is never a decision. If
+    the client fails to show the page, it waits like a client that was not asked.
     """
 
     def __init__(
-        self, waiting: Waiting, page: InputRequest, may_ask: Awaitable[Mapping[str, Any]]
+        self, waiting: Waiting, page: InputRequest, client_answer: Awaitable[Mapping[str, Any]]
     ) -> None:
         self.message, self.url = waiting.message, waiting.url
         self.message_with_url, self.retry_after_s = waiting.message_with_url, waiting.retry_after_s
         self._waiting, self._page = waiting, page
-        self._may_ask = asyncio.ensure_future(may_ask)
+        self._client_answer = asyncio.ensure_future(client_answer)
 
     @property
     def is_open(self) -> bool:
         """Return whether the client still shows the page."""
-        return not self._may_ask.done()
+        return not self._client_answer.done()
 
     @property
     def declined(self) -> bool:
         """Return whether the user of the client declined the page."""
-        may_ask = self._may_ask
+        may_ask = self._client_answer
         if not may_ask.done() or may_ask.cancelled() or may_ask.exception() is not None:
             return False
         try:
@@ -45,7 +45,7 @@ class ApprovalUrl:
         over = asyncio.ensure_future(self._waiting.over())
         try:
             while not over.done() and not self.declined:
-                both = {over, self._may_ask} if self.is_open else {over}
+                both = {over, self._client_answer} if self.is_open else {over}
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if over.done():
                 over.result()
@@ -54,7 +54,7 @@ class ApprovalUrl:
 
     async def close(self) -> None:
         """Stop showing the page."""
-        self._may_ask.cancel()
-        await asyncio.wait({self._may_ask})
-        if not self._may_ask.cancelled():
-            self._may_ask.exception()
+        self._client_answer.cancel()
+        await asyncio.wait({self._client_answer})
+        if not self._client_answer.cancelled():
+            self._client_answer.exception()

@@ -25,12 +25,12 @@ class Signal(msgspec.Struct, frozen=True, array_like=True):
     """
     A message between the parts of a session, in any process.
 
-    ``about`` is the id of a request, of a request to the client, or of a stream. ``by``
+    ``target_id`` is the id of a request, of a request to the client, or of a stream. ``by``
     distinguishes two connections that want the same stream.
     """
 
     kind: SignalKind
-    about: str = ""
+    target_id: str = ""
     by: str = ""
 
 
@@ -98,9 +98,9 @@ class MessageChannel:
         self.record = await self._sessions.get(self.session.key)
         return self.record
 
-    async def send(self, kind: SignalKind, about: str = "", by: str = "") -> None:
+    async def send(self, kind: SignalKind, target_id: str = "", by: str = "") -> None:
         """Send a message to all parts of the session, in any process."""
-        await self._shared_store.publish(self._topic, _encode(Signal(kind, about, by)))
+        await self._shared_store.publish(self._topic, _encode(Signal(kind, target_id, by)))
 
     async def follow(self, receive: ReceiveSignal) -> Subscription:
         """Subscribe to the session's messages from now on."""
@@ -114,13 +114,13 @@ class MessageChannel:
 
         return await self._shared_store.follow(self._topic, deliver)
 
-    async def leave(self, kind: SignalKind, about: str, value: bytes, *, ttl_s: float) -> None:
+    async def leave(self, kind: SignalKind, target_id: str, value: bytes, *, ttl_s: float) -> None:
         """Store a value for another process to collect."""
-        await self._shared_store.put(f"{self._topic}/{kind}/{about}", value, ttl_s=ttl_s)
+        await self._shared_store.put(f"{self._topic}/{kind}/{target_id}", value, ttl_s=ttl_s)
 
-    async def collect(self, kind: SignalKind, about: str) -> bytes | None:
+    async def collect(self, kind: SignalKind, target_id: str) -> bytes | None:
         """Remove and return a stored value."""
-        return await self._shared_store.take(f"{self._topic}/{kind}/{about}")
+        return await self._shared_store.take(f"{self._topic}/{kind}/{target_id}")
 
     def stored_events(self, stream: str) -> "StreamEvents":
         """Return the place where the events of one stream are kept."""
@@ -265,7 +265,7 @@ class SessionRegistry:
         if entry is not None:
             entry.is_stale = True
 
-    def ended(self, tenant: str, session: McpSession) -> None:
+    def on_end(self, tenant: str, session: McpSession) -> None:
         """Remove a session that has ended in the store."""
         self._drop((tenant, session.key))
 

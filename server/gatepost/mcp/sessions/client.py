@@ -208,15 +208,15 @@ class SessionClient(StreamClient):
                 self._pages = [*params.values()]
                 raise InputNeeded(requests)
             raise MissingCapability(required_by(requests))
-        out = [
+        pending_requests = [
             PendingClientRequest(key, self._client_requests.name(channel), requests[key].method)
             for key in params
         ]
-        self._client_requests.open(self._caller, len(out))
+        self._client_requests.open(self._caller, len(pending_requests))
         try:
-            return await self._exchange(stream, out, params)
+            return await self._exchange(stream, pending_requests, params)
         finally:
-            self._client_requests.close(self._caller, len(out))
+            self._client_requests.close(self._caller, len(pending_requests))
 
     async def wait_for_decision(self, waiting: Waiting) -> None:
         """Wait for a decision on the open stream; show the page to a client that opens pages."""
@@ -268,20 +268,20 @@ class SessionClient(StreamClient):
     async def _exchange(
         self,
         stream: Resumable,
-        out: list[PendingClientRequest],
+        pending_requests: list[PendingClientRequest],
         params: Mapping[str, Mapping[str, Any]],
     ) -> dict[str, Mapping[str, Any]]:
-        waiting = {pending.identity: pending for pending in out}
+        waiting = {pending.identity: pending for pending in pending_requests}
         answered = Wakeable()
 
         def on_signal(signal: Signal) -> None:
-            if signal.kind == "answer" and signal.about in waiting:
+            if signal.kind == "answer" and signal.target_id in waiting:
                 answered.wake()
 
         await self._request_messages.open(on_signal)
         answers: dict[str, Mapping[str, Any]] = {}
         try:
-            for pending in out:
+            for pending in pending_requests:
                 await self._client_requests.expect(self._request_messages.channel, pending.identity)
                 await stream.ask(request(pending.identity, pending.method, params[pending.key]))
             async with asyncio.timeout(self._client_requests.limit_s):

@@ -109,7 +109,7 @@ class SessionNotifications(OpenSessionStream):
     def receive(self, signal: Signal) -> None:
         """End for a newer listener in any process; read changed subscriptions again."""
         super().receive(signal)
-        if signal.kind == "listen" and signal.about != self.name:
+        if signal.kind == "listen" and signal.target_id != self.name:
             self.end()
         elif signal.kind == "watch":
             self._changed += 1
@@ -231,7 +231,7 @@ class Replay(OpenSessionStream):
     def receive(self, signal: Signal) -> None:
         """Read the log for new events; end when another connection resumes the same stream."""
         super().receive(signal)
-        if signal.about != self.stream:
+        if signal.target_id != self.stream:
             return
         if signal.kind == "event":
             self._is_stale = True

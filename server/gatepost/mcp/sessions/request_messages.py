@@ -94,7 +94,7 @@ class RequestMessages:
     def _on_signal(self, signal: Signal) -> None:
         if signal.kind == "end":
             self._pull()
-        elif signal.kind == "cancel" and signal.about == self.identity.decode():
+        elif signal.kind == "cancel" and signal.target_id == self.identity.decode():
             self._cancel()
         for receive in tuple(self._listeners):
             receive(signal)

@@ -103,7 +103,7 @@ class SessionEndpoint:
 
         Raises StoreUnavailable.
         """
-        await self._server.registry.ready(exchange.caller)
+        await self._server.registry.prepare(exchange.caller)
         try:
             session, session_id = self._sessions.start(message.params, exchange.caller)
         except JsonRpcError as refusal:
@@ -114,7 +114,7 @@ class SessionEndpoint:
     async def end(self, exchange: Exchange, channel: MessageChannel) -> ExchangeResponse:
         """End a session in all processes (DE-13)."""
         await channel.revise(lambda record: msgspec.structs.replace(record, ended=True))
-        self._server.register.ended(exchange.caller.tenant_id, channel.session)
+        self._server.register.on_end(exchange.caller.tenant_id, channel.session)
         nonce = channel.session.nonce
         for (owner, _), stop in tuple(self._running.items()):
             if owner == nonce:
@@ -234,9 +234,9 @@ class SessionEndpoint:
             stop.pull()
             return
         # It may run in another process. If it is not subscribed yet, it finds the stored value.
-        about = identity.decode()
-        await channel.leave("cancel", about, b"", ttl_s=CANCELLED_S)
-        await channel.send("cancel", about)
+        request_id = identity.decode()
+        await channel.leave("cancel", request_id, b"", ttl_s=CANCELLED_S)
+        await channel.send("cancel", request_id)
 
     async def respond(self, message: IncomingMessage, channel: MessageChannel) -> ExchangeResponse:
         """Accept a client's response to a request from the server (DE-10)."""
@@ -258,7 +258,7 @@ class SessionEndpoint:
         answers = BatchAnswers(self._server.runner, caller)
         for number, raw in enumerate(batch):
             message, earlier = read_part(raw, bounded=True), answers if number else None
-            answers.add(await self._part(exchange, message, channel, earlier))
+            answers.add(await self._answer_in_batch(exchange, message, channel, earlier))
         return answers.response()
 
     async def _check_on(
@@ -274,7 +274,7 @@ class SessionEndpoint:
             raise SESSION_NOT_FOUND
         earlier.check()
 
-    async def _part(
+    async def _answer_in_batch(
         self,
         exchange: Exchange,
         message: IncomingMessage,
@@ -290,13 +290,13 @@ class SessionEndpoint:
             await self._receive_message(exchange, message, channel)
             return None
         request_messages = RequestMessages(channel, identity)
-        work = self._begun(exchange, message, request_messages, earlier)
+        work = self._checked_work(exchange, message, request_messages, earlier)
         try:
             return await self._replies.in_batch(exchange, identity, work)
         finally:
             request_messages.close()
 
-    async def _begun(
+    async def _checked_work(
         self,
         exchange: Exchange,
         message: IncomingMessage,

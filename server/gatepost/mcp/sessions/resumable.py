@@ -136,7 +136,7 @@ class EventLogs:
         self._max_bytes, self._max_of_tenant = max_bytes, max_of_tenant
         self._clock = clock
         self._finished: OrderedDict[Owner, deque[tuple[float, EventLog]]] = OrderedDict()
-        self._ended, self._running = CallerBytes(), CallerBytes()
+        self._ended_bytes, self._running = CallerBytes(), CallerBytes()
 
     def has_room(self, owner: Owner, size: int) -> bool:
         """Return whether the owner's running streams may grow by *size* bytes."""
@@ -154,12 +154,12 @@ class EventLogs:
         self.charge(event_log, 0)
         self._finished.setdefault(owner, deque()).append((now + FINISHED_S, event_log))
         self._finished.move_to_end(owner)
-        self._ended.add(owner, event_log.size)
+        self._ended_bytes.add(owner, event_log.size)
         self._drop_silent(now)
         event_logs, removed = self._finished[owner], []
         while self._is_too_much(owner, event_logs, now):
             until, oldest = event_logs.popleft()
-            self._ended.add(owner, -oldest.size)
+            self._ended_bytes.add(owner, -oldest.size)
             if until > now:
                 removed.append(oldest)
         if not event_logs:
@@ -169,7 +169,7 @@ class EventLogs:
     def _is_too_much(
         self, owner: Owner, event_logs: "deque[tuple[float, EventLog]]", now: float
     ) -> bool:
-        of_caller, of_tenant = self._ended.of(owner)
+        of_caller, of_tenant = self._ended_bytes.of(owner)
         if len(event_logs) > 1 and (of_caller > self._max_bytes or event_logs[0][0] <= now):
             return True
         return bool(event_logs) and of_tenant > self._max_of_tenant
@@ -180,7 +180,7 @@ class EventLogs:
             if self._finished[owner][-1][0] > now:
                 return  # all owners after this one have newer logs
             del self._finished[owner]
-            self._ended.add(owner, -self._ended.of(owner)[0])
+            self._ended_bytes.add(owner, -self._ended_bytes.of(owner)[0])
 
 
 class Resumable(SseResponse):
@@ -233,41 +233,41 @@ class Resumable(SseResponse):
     async def notify(self, message: bytes) -> None:
         """Send an encoded notification, unless that would exceed the limit of open streams."""
         async with self._lock:
-            if self._ended:
+            if self._finished:
                 return
             try:
-                await self._event(message, more=True)
+                await self._event(message, more_body=True)
             except (TooMany, Closing):
                 return
 
-    async def sign(self) -> None:
+    async def keep_alive(self) -> None:
         """Send a comment as a sign of life, unless that would exceed the limit of open streams."""
         async with self._lock:
-            if self._ended:
+            if self._finished:
                 return
             try:
                 await self._start()
             except (TooMany, Closing):
                 return
-            await self._put(SIGN_OF_LIFE, more=True)
+            await self._put(SIGN_OF_LIFE, more_body=True)
 
     async def ask(self, body: bytes) -> None:
         """Send a request to the client; raises TooMany or Closing."""
         async with self._lock:
-            if not self._ended:
-                await self._event(body, more=True)
+            if not self._finished:
+                await self._event(body, more_body=True)
 
     async def finish(self, body: bytes | None) -> None:
         """Send the response, if there is one, and end the stream."""
-        self._ended = True
+        self._finished = True
         async with self._lock:
             try:
                 if body is not None:
-                    await self._event(body, more=False)
+                    await self._event(body, more_body=False)
                 elif self.started:
                     await self._event_log.write(SILENT_END)
                     await self._reread()
-                    await self._put(b"", more=False)
+                    await self._put(b"", more_body=False)
                 else:
                     await self._open(b": cancelled\n\n")
             finally:
@@ -278,7 +278,7 @@ class Resumable(SseResponse):
 
     def close(self) -> None:
         """Release the stream; call this when the request is over, however its stream ended."""
-        self._ended = True
+        self._finished = True
         # A stream that failed to start is counted too, so it must leave as well.
         self._streams.leave(self)
         if "_event_log" in vars(self):
@@ -287,18 +287,18 @@ class Resumable(SseResponse):
     async def pause(self, retry_after_s: float) -> None:
         """Close the connection; the client reconnects after that time (S-06, 2025-11-25 only)."""
         async with self._lock:
-            if not self._primes or self._ended or self._let_go:
+            if not self._primes or self._finished or self._let_go:
                 return
             try:
                 await self._start()
             except (TooMany, Closing):
                 return
-            await self._put(b"retry: %d\n\n" % round(retry_after_s * 1000), more=False)
+            await self._put(b"retry: %d\n\n" % round(retry_after_s * 1000), more_body=False)
             self._let_go = True
 
     def receive(self, signal: Signal) -> None:
         """Handle a message from another part of the session."""
-        if signal.kind == "resume" and signal.about == self._event_log.name:
+        if signal.kind == "resume" and signal.target_id == self._event_log.name:
             self._tasks.start(self._hang_up())
 
     def beat(self) -> None:
@@ -314,32 +314,32 @@ class Resumable(SseResponse):
 
     async def _beat(self) -> None:
         async with self._lock:
-            if not self._ended:
+            if not self._finished:
                 self._beats += 1
                 if self._beats % MARK_EVERY == 0:
                     await self._event_log.write(PLACEHOLDER)
-                await self._put(SIGN_OF_LIFE, more=True)
+                await self._put(SIGN_OF_LIFE, more_body=True)
 
     async def _hang_up(self) -> None:
         """Close this connection: the client resumed the stream on another one (S-11)."""
         async with self._lock:
-            if not self._ended:
-                await self._put(b"", more=False)
+            if not self._finished:
+                await self._put(b"", more_body=False)
                 self._let_go = True
         # Announce the events that were logged before the other connection was known.
         await self._reread()
 
-    async def _event(self, data: bytes, *, more: bool) -> None:
+    async def _event(self, data: bytes, *, more_body: bool) -> None:
         await self._start()
-        event_id = await self._event_log.write(EVENT if more else LAST_MESSAGE, data)
+        event_id = await self._event_log.write(EVENT if more_body else LAST_MESSAGE, data)
         if self._let_go:
             await self._reread()
-        await self._put(frame(data, event_id), more=more)
+        await self._put(frame(data, event_id), more_body=more_body)
 
     async def _start(self) -> None:
         if self.started:
             return
-        if not self._ended:
+        if not self._finished:
             self._streams.enter(self)
             await self._request_messages.open(self.receive)
         prime = b""
@@ -347,15 +347,15 @@ class Resumable(SseResponse):
             prime = b"id: %b\ndata: \n\n" % event_id.encode()
         await super()._start()
         if prime:
-            await self._put(prime, more=True)
+            await self._put(prime, more_body=True)
 
     async def _open(self, comment: bytes) -> None:
         await super()._start()
-        await self._put(comment, more=False)
+        await self._put(comment, more_body=False)
 
-    async def _put(self, data: bytes, *, more: bool) -> None:
+    async def _put(self, data: bytes, *, more_body: bool) -> None:
         if not self._let_go:
-            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+            await self._send({"type": "http.response.body", "body": data, "more_body": more_body})
 
     async def _reread(self) -> None:
         """Tell the readers of the event log that there are new events."""

@@ -94,11 +94,11 @@ class Sessionless:
                 with contextlib.suppress(JsonRpcError):  # it has no effect and no answer here
                     self._server.count_message(caller)
             else:
-                work = self._part(exchange, message, answers if number else None)
+                work = self._answer_in_batch(exchange, message, answers if number else None)
                 answers.add(await self._replies.in_batch(exchange, message.id, work))
         return answers
 
-    async def _part(
+    async def _answer_in_batch(
         self, exchange: Exchange, message: IncomingMessage, earlier: BatchAnswers | None
     ) -> MethodResult:
         """Answer one request of a batch; *earlier* are the answers to those before it."""

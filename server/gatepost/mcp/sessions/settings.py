@@ -46,7 +46,7 @@ async def subscribe(server: McpServer, ask: McpRequest) -> bytes:
     learn that the document exists and when it changes.
     """
     uri = _uri(ask)
-    await server.registry.ready(ask.caller)
+    await server.registry.prepare(ask.caller)
     try:
         offer = server.registry.offer("document", uri, ask.caller)
     except Unknown:

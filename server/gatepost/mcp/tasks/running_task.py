@@ -185,7 +185,7 @@ class RunningTask(SilentClient):
         page = None
         if waiting.url and not lacking(self.capabilities, PAGES):
             request = UrlElicitation(waiting.message, waiting.url).request
-            page = ApprovalUrl(waiting, request, self._shown(request))
+            page = ApprovalUrl(waiting, request, self._record_state(request))
         try:
             async with watched(page or waiting) as over:
                 await over
@@ -198,7 +198,7 @@ class RunningTask(SilentClient):
         self._message, self._is_waiting, self._is_resumable = GOES_ON, False, False
         await self._change_or_stop(lambda record: with_call(record, unstarted=False))
 
-    async def _shown(self, page: InputRequest) -> Mapping[str, Any]:
+    async def _record_state(self, page: InputRequest) -> Mapping[str, Any]:
         return (await self._ask({OPEN_PAGE: page}))[OPEN_PAGE]
 
     async def detach(self, *, state: bytes = b"") -> None:

@@ -80,18 +80,18 @@ class TaskStore:
 
         Raises JsonRpcError if its caller has too many tasks or too little room.
         """
-        tasks, owner, most = (
+        tasks, owner, max_tasks = (
             self._records.of(tenant).tasks,
             record.owner,
             self.limits.max_per_caller,
         )
         # Tasks that are about to be stored count too, because many calls may come at once. A task
         # that is stored meanwhile counts twice for a moment, but it always counts.
-        ahead = self._opening[owner]
+        opening = self._opening[owner]
         self._opening[owner] += 1
         try:
-            if await tasks.count(owner) + ahead >= most:
-                message = f"{most} tasks are already running, which is the limit."
+            if await tasks.count(owner) + opening >= max_tasks:
+                message = f"{max_tasks} tasks are already running, which is the limit."
                 wait_s = self.limits.poll_interval_s
                 raise rate_limited(Failure("rate_limit", message, retry_after=wait_s))
             async with self._room(tenant, owner, record.weight):
@@ -115,9 +115,9 @@ class TaskStore:
                 Failure("rate_limit", str(full), retry_after=wait_s, limit=limit)
             ) from None
 
-    async def abandoned(self, most: int) -> list[tuple[str, str]]:
+    async def abandoned(self, max_tasks: int) -> list[tuple[str, str]]:
         """Return the tenant and id of tasks whose server is gone."""
-        return await self._records.abandoned_tasks(self.clock(), most)
+        return await self._records.abandoned_tasks(self.clock(), max_tasks)
 
     async def get(self, tenant: str, task_id: str) -> TaskRecord | None:
         """Return the task; None if it is unknown or expired."""

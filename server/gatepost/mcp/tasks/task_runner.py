@@ -175,19 +175,19 @@ class TaskRunner:
             until = now + self.task_store.limits.lease_s
             return _replace(record, runner=_new_run_id(), leased_until=until)
 
-        await self._ready(tenant, task_id)
+        await self._load_offers(tenant, task_id)
         record = await self.task_store.change(tenant, task_id, take)
         if record is not None and stored is not None:
             _log.warning("task_restarted")
             self._run(record, stored)
 
-    async def _ready(self, tenant: str, task_id: str) -> None:
+    async def _load_offers(self, tenant: str, task_id: str) -> None:
         """Load the offers of the task's tenant."""
         if self._runner().registry.source is None:
             return
         if (record := await self.task_store.get(tenant, task_id)) is not None:
             with contextlib.suppress(msgspec.DecodeError):
-                await self._runner().registry.ready(decode_call(record.call).caller)
+                await self._runner().registry.prepare(decode_call(record.call).caller)
 
     def _run(self, record: TaskRecord, stored: StoredCall) -> None:
         def start(client: Client) -> asyncio.Task[Outcome]:
@@ -253,10 +253,10 @@ class TaskRunner:
         for running_task in self._running_tasks:
             running_task.leave()
 
-    def end(self, which: Callable[[TenantContext], bool]) -> None:
+    def end(self, predicate: Callable[[TenantContext], bool]) -> None:
         """Stop the tasks of these callers in this process, because their access was revoked."""
         for running_task in self._running_tasks:
-            if which(running_task.call.caller):
+            if predicate(running_task.call.caller):
                 running_task.stop("revoked")
 
     async def aclose(self) -> None:
@@ -278,9 +278,9 @@ async def perform(runner: Runner, call: Call) -> Outcome:
     """Run a call in a task of the event loop, and keep a tool from ending the loop."""
     try:
         return await runner.run(call)
-    except (SystemExit, KeyboardInterrupt) as ended:
+    except (SystemExit, KeyboardInterrupt) as exit_request:
         # Raised from a task, these would end the event loop and the server.
-        unexpected = RuntimeError(f"the tool raised {type(ended).__name__}")
+        unexpected = RuntimeError(f"the tool raised {type(exit_request).__name__}")
         return outcome_of(unexpected, call, runner.timeout_s)
 
 

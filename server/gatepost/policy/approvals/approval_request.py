@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from gatepost.storage.approvals import State
-from gatepost.tools.api import Tool, ToolFailure
+from gatepost.tools.api import Call, Tool, ToolFailure
 from gatepost_authz.caller import SubjectKind, TenantContext
 from gatepost_authz.config import TENANT, Resource, SiblingPaths
 from gatepost_authz.strict_json import StrictJsonError, members
@@ -19,13 +19,6 @@ Use = Literal["", "running", "unknown"]
 
 MAX_ARGUMENTS = 180_000
 """Maximum size of arguments for approval, in bytes; encryption adds a third."""
-
-USES: Mapping[Use, str] = {
-    "running": "The call is being made with this approval.",
-    "unknown": "The call had begun, and its outcome is unknown: its server is gone. Check what was "
-    "done before you approve the same call again.",
-}
-"""The texts that approvers are shown for a call that has begun."""
 
 
 class Undecidable(Exception):
@@ -70,7 +63,7 @@ class DisplayedParty(msgspec.Struct, frozen=True, kw_only=True):
     """The name that the client gives itself, without secrets; it proves nothing."""
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """Return the display name, or the id if there is none."""
         return self.name or self.subject
 
@@ -131,7 +124,18 @@ def definition_of(tool: Tool) -> str:
 
     It is empty for a tool of this server.
     """
-    return "" if tool.origin is None else f"{tool.origin.digest}@{tool.origin.place}"
+    return "" if tool.origin is None else f"{tool.origin.digest}@{tool.origin.location}"
+
+
+def binding_of(call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
+    """Return a digest of caller, client, actor, tool with its definition, arguments and policy."""
+    caller = call.caller
+    # As JSON, so that no choice of ids makes two different calls the same.
+    identity = (*caller.principal_key, caller.client_id, caller.actor)
+    definition = definition_of(tool)
+    # Without one, the digest is the one of earlier releases.
+    named = (*identity, tool.name, digest.hex(), policy, *([definition] if definition else []))
+    return hashlib.sha256(msgspec.json.encode(named)).digest()
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,11 +195,11 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """Return a digest of the approved content, by which an approver states what they saw."""
-        seen = (self.id, self.edited or self.arguments, self.content)
-        return hashlib.sha256(msgspec.msgpack.encode(seen)).hexdigest()[:16]
+        shown_fields = (self.id, self.edited or self.arguments, self.content)
+        return hashlib.sha256(msgspec.msgpack.encode(shown_fields)).hexdigest()[:16]
 
     @property
-    def given(self) -> int:
+    def approvals_given(self) -> int:
         """Return the number of approvals so far."""
         return sum(decision.verdict == "approved" for decision in self.decisions)
 
@@ -254,18 +258,18 @@ def check_readable(arguments: bytes) -> None:
         raise ToolFailure("validation", "The arguments are not JSON that can be shown.") from None
 
 
-def party_of(who: Approver) -> DisplayedParty:
+def party_of(approver: Approver) -> DisplayedParty:
     """Return an approver as pages show them."""
-    if isinstance(who, Operator):
-        return DisplayedParty(subject=who.name, kind="operator")
+    if isinstance(approver, Operator):
+        return DisplayedParty(subject=approver.name, kind="operator")
     return DisplayedParty(
-        subject=who.subject,
-        issuer=who.issuer,
-        kind=who.subject_kind,
-        name=who.name,
-        client_id=who.client_id,
-        actor=who.actor,
-        issued_at=who.issued_at,
+        subject=approver.subject,
+        issuer=approver.issuer,
+        kind=approver.subject_kind,
+        name=approver.name,
+        client_id=approver.client_id,
+        actor=approver.actor,
+        issued_at=approver.issued_at,
     )
 
 

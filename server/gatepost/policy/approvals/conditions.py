@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
-from gatepost.policy.idempotency.idempotency_record import only_reads
-from gatepost.tools.api import Tool
 from gatepost.tools.json_shape import decoded
-from gatepost_authz.caller import TenantContext
 
 LIBRARY = "cel"
 """The extra `cel`, imported by name: it is needed only if the configuration has a condition."""
@@ -68,39 +64,6 @@ class ConditionVariables(msgspec.Struct, frozen=True):
     tool: Mapping[str, Any]
 
 
-def caller_variables(caller: TenantContext) -> dict[str, Any]:
-    """Return the variable `caller` of conditions."""
-    return {
-        "subject": caller.subject,
-        "issuer": caller.issuer,
-        "kind": caller.subject_kind,
-        "client_id": caller.client_id or "",
-        "tenant": caller.tenant_id,
-        "scopes": sorted(caller.scopes),
-        "roles": sorted(caller.roles),
-    }
-
-
-def variables_of(
-    caller: Mapping[str, Any], tool: Tool, raw: bytes, arguments: Any
-) -> ConditionVariables:
-    """
-    Return the variables for a call; *caller* comes from `caller_variables`.
-
-    *arguments* are the checked arguments, *raw* are the arguments as sent.
-    """
-    return ConditionVariables(
-        raw,
-        caller,
-        {
-            "name": tool.name,
-            "pack": tool.pack,
-            "reads": only_reads(tool, arguments),
-            **asdict(tool.effects),
-        },
-    )
-
-
 class Condition:
     """
     A compiled CEL expression; BadCondition if it is invalid.
@@ -128,7 +91,7 @@ class Condition:
         except ValueError as error:
             raise BadCondition(str(error).partition("\n")[0]) from None
 
-    def holds(self, subject: ConditionVariables) -> bool | None:
+    def is_true(self, subject: ConditionVariables) -> bool | None:
         """Return whether the condition is true for the call; None if it cannot be evaluated."""
         arguments = subject.arguments
         if len(arguments) > MAX_BYTES or WRAPS in arguments:

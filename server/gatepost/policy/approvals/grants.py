@@ -86,8 +86,8 @@ class GrantService:
         if scope.when is not None:
             try:
                 Condition(scope.when)
-            except BadCondition as bad:
-                raise Undecidable(f"The condition cannot be used: {bad}.") from None
+            except BadCondition as error:
+                raise Undecidable(f"The condition cannot be used: {error}.") from None
 
     async def give(self, approval: StoredApproval, scope: GrantScope, by: Approver) -> None:
         """Store a grant whose scope was checked."""
@@ -165,13 +165,13 @@ class GrantService:
             ):
                 continue
             operator = details.grant.by.kind == "operator"
-            if not operator and not need.within(party_of(caller), 1, details.by):
+            if not operator and not need.is_met_by(party_of(caller), 1, details.by):
                 continue
             if details.grant.when is None:
                 digest = digest or self._requests.arguments.digest(tool, call.arguments)
                 covered = details.digest == digest
             else:
-                covered = _condition(details.grant.when).holds(subject) is True
+                covered = _condition(details.grant.when).is_true(subject) is True
             if covered and await grants.spend(record.id, now):
                 await self._notifier.announce("grant_used", details.grant)
                 return record.id

@@ -8,15 +8,14 @@ from typing import Literal
 
 import msgspec
 
+from gatepost.audit.events import AuditEvents
 from gatepost.audit.record import RecordedPerson
-from gatepost.audit.writer import AuditWriter
 from gatepost.background import reason_of
 from gatepost.config.approvals import NotificationSettings
 from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
     ApprovalRequest,
     Approver,
-    DisplayedParty,
     Operator,
     PageUrl,
     SignedInApprover,
@@ -43,7 +42,7 @@ MAX_AT_ONCE, MAX_OF_TENANT = 200, 20
 """How many notifications are under way, of all tenants and of one; further ones are not sent."""
 ALLOWED_S = 120.0
 
-What = Literal[
+ChangeKind = Literal[
     "requested",
     "approved",
     "rejected",
@@ -68,7 +67,7 @@ class ApprovalChange(msgspec.Struct, frozen=True):
     approved call had begun, and its outcome is unknown.
     """
 
-    what: What
+    kind: ChangeKind
     changed: ApprovalRequest | ApprovalGrant
     by: Approver | None = None
 
@@ -100,12 +99,12 @@ class ApprovalNotifier:
         """Announce changes to these listeners from now on."""
         self._listeners, self._message_of = listeners, message_of
 
-    def message(self, what: What, request: ApprovalRequest) -> OutboxMessage | None:
+    def message(self, kind: ChangeKind, request: ApprovalRequest) -> OutboxMessage | None:
         """Return the outbox message to store together with this change, or None."""
         message_of = self._message_of
-        return None if message_of is None else message_of(ApprovalChange(what, request))
+        return None if message_of is None else message_of(ApprovalChange(kind, request))
 
-    async def record(self, what: What, request: ApprovalRequest, by: Approver | None) -> None:
+    async def record(self, kind: ChangeKind, request: ApprovalRequest, by: Approver | None) -> None:
         """
         Write a change to the audit log before it is stored; raises StoreUnavailable.
 
@@ -113,11 +112,11 @@ class ApprovalNotifier:
         decision. If the change is then not stored, a `void` record retracts it.
         """
         if self._audit is not None:
-            await self._audit(ApprovalChange(what, request, by))
+            await self._audit(ApprovalChange(kind, request, by))
 
     async def announce(
         self,
-        what: What,
+        kind: ChangeKind,
         changed: ApprovalRequest | ApprovalGrant,
         by: Approver | None = None,
         *,
@@ -125,10 +124,10 @@ class ApprovalNotifier:
     ) -> None:
         """Announce a change; *is_recorded*: it is in the audit log already."""
         log.info(
-            f"approval_{what}",
+            f"approval_{kind}",
             extra={"tenant": changed.tenant, "approval": changed.id, "tool": changed.tool},
         )
-        change = ApprovalChange(what, changed, by)
+        change = ApprovalChange(kind, changed, by)
         try:
             if not is_recorded and self._audit is not None:
                 await self._audit(change)
@@ -145,14 +144,18 @@ class ApprovalNotifier:
 class ApprovalAudit:
     """An `ApprovalListener` that records each change durably before it returns."""
 
-    def __init__(self, writer: AuditWriter) -> None:
-        self._writer = writer
+    def __init__(self, events: AuditEvents) -> None:
+        self._events = events
 
     async def __call__(self, change: ApprovalChange) -> None:
         """Record a change; raises StoreUnavailable."""
-        changed, by, about = change.changed, change.by, change.changed.caller
+        changed, by, person = change.changed, change.by, change.changed.caller
+        caller = None
+        if person.subject:
+            names = person.client_id or "", person.name, person.actor or ""
+            caller = RecordedPerson(person.issuer, person.subject, *names)
         private, details = {}, {"by": "operator"} if isinstance(by, Operator) else {}
-        if change.what == "unknown":
+        if change.kind == "unknown":
             details["ending"] = UNKNOWN
         if isinstance(by, Operator):
             private["operator"] = by.name
@@ -163,12 +166,12 @@ class ApprovalAudit:
             private |= {"reason": decision.reason} if decision.reason else {}
             if decision.edited and request.edited is not None:
                 private["edited"] = request.edited.decode()
-        await self._writer.note(
+        await self._events.note(
             changed.tenant,
             "grant" if request is None else "approval",
-            outcome=change.what.removeprefix("grant_"),
+            outcome=change.kind.removeprefix("grant_"),
             caller=None if by is None or isinstance(by, Operator) else by,
-            about=_person(about) if about.subject else None,
+            person=caller,
             tool=changed.tool,
             approval=changed.id,
             request_id="" if request is None else request.request_id,
@@ -176,12 +179,6 @@ class ApprovalAudit:
             details=details,
             private=private,
         )
-
-
-def _person(party: DisplayedParty) -> RecordedPerson:
-    return RecordedPerson(
-        party.issuer, party.subject, party.client_id or "", party.name, party.actor or ""
-    )
 
 
 class ChannelNotifications:
@@ -211,7 +208,7 @@ class ChannelNotifications:
     async def __call__(self, change: ApprovalChange) -> None:
         """Begin to send a notification of a new request."""
         request, tool = change.changed, self._tool
-        if isinstance(request, ApprovalGrant) or change.what != "requested":
+        if isinstance(request, ApprovalGrant) or change.kind != "requested":
             return
         # A notification that needs an approval itself, or whose tool calls another one that needs
         # it, must not cause the next one.

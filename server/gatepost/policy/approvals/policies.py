@@ -1,8 +1,10 @@
 """Which approval a call needs, who may give it, and whose part in it is revoked."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from gatepost.config.approvals import ApprovalRule
 from gatepost.policy.approvals.approval_request import (
@@ -14,6 +16,8 @@ from gatepost.policy.approvals.approval_request import (
     Operator,
 )
 from gatepost.policy.approvals.conditions import Condition, ConditionVariables
+from gatepost.policy.idempotency.idempotency_record import only_reads
+from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext
 
 ROLE, SUBJECT = "role:", "subject:"
@@ -34,6 +38,39 @@ OTHER_TOOL = (
 )
 
 
+def caller_variables(caller: TenantContext) -> dict[str, Any]:
+    """Return the variable `caller` of conditions."""
+    return {
+        "subject": caller.subject,
+        "issuer": caller.issuer,
+        "kind": caller.subject_kind,
+        "client_id": caller.client_id or "",
+        "tenant": caller.tenant_id,
+        "scopes": sorted(caller.scopes),
+        "roles": sorted(caller.roles),
+    }
+
+
+def variables_of(
+    caller: Mapping[str, Any], tool: Tool, raw: bytes, arguments: Any
+) -> ConditionVariables:
+    """
+    Return the variables for a call; *caller* comes from `caller_variables`.
+
+    *arguments* are the checked arguments, *raw* are the arguments as sent.
+    """
+    return ConditionVariables(
+        raw,
+        caller,
+        {
+            "name": tool.name,
+            "pack": tool.pack,
+            "reads": only_reads(tool, arguments),
+            **asdict(tool.effects),
+        },
+    )
+
+
 class ApprovalNeed(msgspec.Struct, frozen=True):
     """The approval that one call needs before it runs."""
 
@@ -49,7 +86,7 @@ class ApprovalNeed(msgspec.Struct, frozen=True):
         """Return the approvers for that caller; empty if no person may approve its calls."""
         return self.by or _default_approvers(caller, machines_wait=self.machines_wait)
 
-    def within(self, caller: DisplayedParty, needed: int, by: Iterable[tuple[str, ...]]) -> bool:
+    def is_met_by(self, caller: DisplayedParty, needed: int, by: Iterable[tuple[str, ...]]) -> bool:
         """Return whether *needed* people who match every group of *by* are enough."""
         return self.approvals <= needed and set(self.of(caller)) <= set(by)
 
@@ -71,7 +108,7 @@ class PolicyRule(msgspec.Struct, frozen=True):
 
     def counts(self, subject: ConditionVariables) -> bool:
         """Return whether the rule matches the call; True if that cannot be evaluated."""
-        return self.condition is None or self.condition.holds(subject) is not False
+        return self.condition is None or self.condition.is_true(subject) is not False
 
 
 class ApprovalPolicy(msgspec.Struct, frozen=True):
@@ -114,17 +151,13 @@ class ApprovalPolicy(msgspec.Struct, frozen=True):
         return "always" if is_always else "sometimes"
 
 
-Plan = Mapping[str, ApprovalPolicy]
-"""Policies by the name of the tool; tools that never need approval are absent."""
-
-
-def objection(request: ApprovalRequest, who: Approver, *, now: float) -> str | None:
-    """Return a sentence why *who* cannot decide about the request, or None."""
+def objection(request: ApprovalRequest, approver: Approver, *, now: float) -> str | None:
+    """Return a sentence why *approver* cannot decide about the request, or None."""
     if request.state != "waiting":
         return f"This request {ENDINGS[request.state]}."
     if request.kind == "call" and request.until <= now:
         return f"This request {ENDINGS['expired']}."
-    return ineligibility(request, who)
+    return ineligibility(request, approver)
 
 
 def outdated(request: ApprovalRequest, current: ApprovalPolicy | None) -> str | None:
@@ -134,59 +167,59 @@ def outdated(request: ApprovalRequest, current: ApprovalPolicy | None) -> str | 
     return None if current.version == request.policy else OTHER_RULES
 
 
-def ineligibility(request: ApprovalRequest, who: Approver) -> str | None:
+def ineligibility(request: ApprovalRequest, approver: Approver) -> str | None:
     """Return a sentence why this person is not an approver of the request, or None."""
-    if isinstance(who, Operator):
+    if isinstance(approver, Operator):
         # Operators can use any name, so only one of two approvals may come from an operator.
         if any(decision.by.kind == "operator" for decision in request.decisions):
             return "It was already approved on the command line. The second person has to sign in."
         return None
-    if who.subject_kind != "user":
+    if approver.subject_kind != "user":
         return "Only people can decide, and this is a machine's identity."
-    if who.actor is not None:
+    if approver.actor is not None:
         # Another party, perhaps the agent, got a token to act for them (RFC 8693 section 4.1).
         return "Only people can decide, and another party acts for this one."
-    if is_same_person(request.caller, who):
+    if is_same_person(request.caller, approver):
         return (
             "You submitted this script, so another person has to decide."
             if request.kind == "script"
             else "This is your own call, so another person has to decide."
         )
-    if request.caller.actor == who.subject:
+    if request.caller.actor == approver.subject:
         return "You made this call on behalf of its caller, so another person has to decide."
-    if _is_namesake(request, who):
+    if _is_namesake(request, approver):
         return "This machine has your own id, so another person has to decide."
-    if any(is_same_person(decision.by, who) for decision in request.decisions):
+    if any(is_same_person(decision.by, approver) for decision in request.decisions):
         return "You have already approved it. A second person has to approve."
-    if not all(any(_is(who, entry) for entry in group) for group in request.by):
+    if not all(any(_is(approver, entry) for entry in group) for group in request.by):
         return f"You cannot decide about it: it needs {_required_approvers(request.by)}."
     return None
 
 
-def is_same_person(party: DisplayedParty, who: Approver) -> bool:
+def is_same_person(party: DisplayedParty, approver: Approver) -> bool:
     """Return whether both are the same person: same issuer and stable id (design, decision 15)."""
-    if isinstance(who, Operator):
-        return party.kind == "operator" and party.subject == who.name
-    ids = (party.issuer, party.subject) == (who.issuer, who.subject)
+    if isinstance(approver, Operator):
+        return party.kind == "operator" and party.subject == approver.name
+    ids = (party.issuer, party.subject) == (approver.issuer, approver.subject)
     return party.kind == "user" and ids
 
 
-def _is_namesake(request: ApprovalRequest, who: TenantContext) -> bool:
+def _is_namesake(request: ApprovalRequest, approver: TenantContext) -> bool:
     """
     Return whether a machine without a named approver has the person's own id at their issuer.
 
     Then the machine may be the person's own program, so they cannot approve its calls.
     """
     caller = request.caller
-    ids = (caller.issuer, caller.subject) == (who.issuer, who.subject)
+    ids = (caller.issuer, caller.subject) == (approver.issuer, approver.subject)
     return caller.kind == "client" and request.by == (DEFAULT_APPROVERS,) and ids
 
 
-def _is(who: TenantContext, entry: str) -> bool:
+def _is(approver: TenantContext, entry: str) -> bool:
     if entry.startswith(ROLE):
-        return entry.removeprefix(ROLE) in who.roles
+        return entry.removeprefix(ROLE) in approver.roles
     issuer, _, subject = entry.removeprefix(SUBJECT).partition(" ")
-    return (who.issuer, who.subject) == (issuer, subject)
+    return (approver.issuer, approver.subject) == (issuer, subject)
 
 
 def _required_approvers(by: tuple[tuple[str, ...], ...]) -> str:
@@ -196,8 +229,8 @@ def _required_approvers(by: tuple[tuple[str, ...], ...]) -> str:
 
 
 def _approver_phrase(entry: str) -> str:
-    kind, _, rest = entry.partition(":")
-    return f"the role {rest}" if kind == "role" else f"the person {rest.rpartition(' ')[2]}"
+    kind, _, value = entry.partition(":")
+    return f"the role {value}" if kind == "role" else f"the person {value.rpartition(' ')[2]}"
 
 
 CLOCKS_S = 60.0

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -17,6 +17,7 @@ from gatepost.policy.approvals.approval_request import (
     SCRIPT_PREFIX,
     ApprovalDecision,
     ApprovalRequest,
+    Use,
 )
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import approval_of
@@ -28,10 +29,19 @@ from gatepost.storage.records import Records
 PAGE = 50
 MAX_READ = 200
 """Requests that are read at once to erase a person from all."""
+DUE = 100
+"""Requests that are expired at once."""
 EXPIRE_EVERY_S = 5.0
 TIDY_EVERY = 720
 """Rejected scripts, which are kept for weeks, are removed every so many runs (about an hour)."""
 RANDOM = random.SystemRandom()
+
+USES: Mapping[Use, str] = {
+    "running": "The call is being made with this approval.",
+    "unknown": "The call had begun, and its outcome is unknown: its server is gone. Check what was "
+    "done before you approve the same call again.",
+}
+"""The texts that approvers are shown for a call that has begun."""
 
 log = logging.getLogger("gatepost.approvals")
 
@@ -88,11 +98,16 @@ class RequestLists:
             # Random, so that replicas do not query at the same time.
             await asyncio.sleep(every_s * RANDOM.uniform(0.7, 1.1))
             try:
-                await self.requests.expire_due()
+                await self.expire_due()
                 if run % TIDY_EVERY == 0:
                     await self._scripts.tidy()
             except StoreUnavailable as outage:
                 log.debug("approvals_not_expired", extra={"reason": str(outage)})
+
+    async def expire_due(self) -> int:
+        """Expire due requests of all tenants; return their number."""
+        due = await self.records.overdue_approvals(self.requests.clock(), DUE)
+        return sum([await self.requests.get(*request_key) is not None for request_key in due])
 
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
         """Return a call or script in any state; None if the tenant has none with this id."""
@@ -107,12 +122,12 @@ class RequestLists:
 
     async def waiting_page(self, tenant: str, after: WaitingSince | None = None) -> WaitingPage:
         """Return a page of what `waiting` returns, and where the next one begins."""
-        requests = await self.waiting(tenant, after=after, most=PAGE + 1)
+        requests = await self.waiting(tenant, after=after, max_requests=PAGE + 1)
         page = tuple(requests[:PAGE])
         return WaitingPage(page, cursor_of(page[-1]) if len(requests) > PAGE else "")
 
     async def waiting(
-        self, tenant: str, *, after: WaitingSince | None = None, most: int = PAGE
+        self, tenant: str, *, after: WaitingSince | None = None, max_requests: int = PAGE
     ) -> list[ApprovalRequest]:
         """
         Return calls and scripts that wait for approval, the oldest first, page by page.
@@ -125,9 +140,9 @@ class RequestLists:
             if not after or place_of(script) > after
         ]
         approvals = self.records.of(tenant).approvals
-        place, missing = after, most
+        position, missing = after, max_requests
         while missing:
-            records = await approvals.waiting(missing, place)
+            records = await approvals.waiting(missing, position)
             current = [await self.requests.current(approval_of(record)) for record in records]
             waiting = [
                 approval.request
@@ -135,36 +150,36 @@ class RequestLists:
                 if approval and approval.request.state == "waiting"
             ]
             if len(records) == missing:
-                place, missing = (records[-1].created_at, records[-1].id), missing - len(waiting)
+                position, missing = (records[-1].created_at, records[-1].id), missing - len(waiting)
             else:
                 missing = 0
             requests += waiting
-        return sorted(requests, key=place_of)[:most]
+        return sorted(requests, key=place_of)[:max_requests]
 
     async def history(
-        self, tenant: str, *, before: ApprovalRequest | None = None, most: int = PAGE
+        self, tenant: str, *, before: ApprovalRequest | None = None, max_requests: int = PAGE
     ) -> list[ApprovalRequest]:
         """Return calls and scripts that no longer wait, the last changed first, page by page."""
-        approvals, place = self.records.of(tenant).approvals, None
+        approvals, position = self.records.of(tenant).approvals, None
         if before is not None and before.kind == "script":
-            place = (before.decided_at or before.created_at, before.id)
+            position = (before.decided_at or before.created_at, before.id)
         elif before is not None:
             record = await approvals.get(before.id)
-            place = None if record is None else (record.changed_at, record.id)
-        records = await approvals.past(place, most)
+            position = None if record is None else (record.changed_at, record.id)
+        records = await approvals.past(position, max_requests)
         decided = [approval_of(record) for record in records]
         # A request that has just ended moves to the first page, so read again.
         if any([await self.requests.current(approval) is not approval for approval in decided]):
-            records = await approvals.past(place, most)
+            records = await approvals.past(position, max_requests)
         requests = [
             ((record.changed_at, record.id), approval_of(record).request) for record in records
         ]
         for script in await self._scripts.rejected(tenant):
             decided_at = (script.decided_at or script.created_at, script.id)
-            if place is None or decided_at < place:
+            if position is None or decided_at < position:
                 requests.append((decided_at, script))
         requests.sort(key=lambda entry: entry[0], reverse=True)
-        return [request for _, request in requests[:most]]
+        return [request for _, request in requests[:max_requests]]
 
 
 async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> int:
@@ -200,13 +215,13 @@ async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> 
 
 
 async def _all(approvals: ApprovalStore) -> AsyncIterator[ApprovalRecord]:
-    place: tuple[float, str] | None = None
-    while page := await approvals.waiting(MAX_READ, place):
+    position: tuple[float, str] | None = None
+    while page := await approvals.waiting(MAX_READ, position):
         for record in page:
             yield record
-        place = page[-1].created_at, page[-1].id
-    place = None
-    while page := await approvals.past(place, MAX_READ):
+        position = page[-1].created_at, page[-1].id
+    position = None
+    while page := await approvals.past(position, MAX_READ):
         for record in page:
             yield record
-        place = page[-1].changed_at, page[-1].id
+        position = page[-1].changed_at, page[-1].id

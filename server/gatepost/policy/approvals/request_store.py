@@ -13,15 +13,16 @@ from gatepost.policy.approvals.approval_request import (
     Approver,
     ToolFacts,
     Use,
+    binding_of,
     party_of,
 )
-from gatepost.policy.approvals.conditions import caller_variables
-from gatepost.policy.approvals.notifications import ApprovalNotifier, What
+from gatepost.policy.approvals.notifications import ApprovalNotifier, ChangeKind
 from gatepost.policy.approvals.policies import (
     ApprovalNeed,
     ApprovalPolicy,
     IsRevoked,
     caller_is_revoked,
+    caller_variables,
     revoked_approvals,
     token_claims,
 )
@@ -34,7 +35,7 @@ from gatepost.policy.approvals.stored_request import (
     key_of_use,
     shown_arguments,
 )
-from gatepost.policy.approvals.tool_policies import ToolPolicies, binding_of
+from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.records import Records
@@ -42,7 +43,6 @@ from gatepost.tools.api import Call, Tool, ToolFailure
 from gatepost.tools.redaction import Redaction
 from gatepost_authz.caller import TenantContext
 
-DUE = 100
 BUSY_S = 30
 OF_CALLER = (
     "{count} of your calls already wait for approval. Wait until they are decided, then call again."
@@ -183,7 +183,7 @@ class RequestStore:
         is_void = revoked and request.state == "approved"
         if is_void or caller_is_revoked(request, self.is_revoked):
             return await self._end(approval, "withdrawn")
-        return await self._without(approval, revoked) if revoked else approval
+        return await self._without_approvals(approval, revoked) if revoked else approval
 
     async def progress(self, request: ApprovalRequest) -> Use | None:
         """Return the `use` of an approval whose call has begun; None if it has not."""
@@ -194,13 +194,8 @@ class RequestStore:
             return None if run is None else ""
         return "running" if run.leased_until > self.clock() else "unknown"
 
-    async def expire_due(self) -> int:
-        """Expire due requests of all tenants; return their number."""
-        due = await self._records.overdue_approvals(self.clock(), DUE)
-        return sum([await self.get(*place) is not None for place in due])
-
     async def change(
-        self, approval: StoredApproval, *, message_kind: What | None = None, **changes: Any
+        self, approval: StoredApproval, *, message_kind: ChangeKind | None = None, **changes: Any
     ) -> StoredApproval | None:
         """Change a request, with a webhook message of that kind; None if it changed meanwhile."""
         changed = approval.changed(self.clock(), keep_s=self._settings.keep_s, **changes)
@@ -208,15 +203,15 @@ class RequestStore:
         is_stored = await self._of(changed.request.tenant).replace(changed.record, message)
         return changed.stored() if is_stored else None
 
-    async def decide(self, what: What, changed: StoredApproval, by: Approver | None) -> bool:
+    async def decide(self, kind: ChangeKind, changed: StoredApproval, by: Approver | None) -> bool:
         """Record, store and announce a decision; False if the request was changed meanwhile."""
         request = changed.request
-        await self._notifier.record(what, request, by)
-        message = self._notifier.message(what, request)
+        await self._notifier.record(kind, request, by)
+        message = self._notifier.message(kind, request)
         if not await self._of(request.tenant).replace(changed.record, message):
             await self._notifier.record("void", request, by)
             return False
-        await self._notifier.announce(what, request, by, is_recorded=True)
+        await self._notifier.announce(kind, request, by, is_recorded=True)
         return True
 
     async def close(self, approval: StoredApproval) -> None:
@@ -264,7 +259,7 @@ class RequestStore:
         is_stored = await self.decide("unknown" if progress else "used", changed, None)
         return changed.stored() if is_stored else None
 
-    async def _without(
+    async def _without_approvals(
         self, approval: StoredApproval, revoked: tuple[ApprovalDecision, ...]
     ) -> StoredApproval | None:
         """Remove approvals from a waiting request; return None if it was changed meanwhile."""
@@ -294,7 +289,7 @@ class RequestStore:
             # The next call with these arguments is told once that the request has expired.
             until = now + approval.details.timeout_s
             changes |= {"binding": approval.record.binding, "until": until}
-        ended = await self.change(approval, message_kind=state, **changes)
-        if ended is not None:
-            await self._notifier.announce(state, ended.request)
-        return ended
+        changed = await self.change(approval, message_kind=state, **changes)
+        if changed is not None:
+            await self._notifier.announce(state, changed.request)
+        return changed

@@ -93,11 +93,11 @@ class ApprovalService(RequestLists):
         self.policies = ToolPolicies(settings, tools, tenant_tools)
         self.requests.apply(settings, self.policies)
 
-    def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
-        """Return a sentence why *who* cannot approve the request, or None."""
+    def objection(self, request: ApprovalRequest, approver: Approver) -> str | None:
+        """Return a sentence why *approver* cannot approve the request, or None."""
         if request.kind == "script":
-            return self._scripts.objection(request, who)
-        why, policies = objection(request, who, now=self.clock()), self.policies
+            return self._scripts.objection(request, approver)
+        why, policies = objection(request, approver, now=self.clock()), self.policies
         if request.facts is None:
             return why or outdated(request, policies.plan.get(request.tool))
         why = why or outdated(request, policies.of_request(request))
@@ -109,7 +109,7 @@ class ApprovalService(RequestLists):
         request_id: str,
         by: Approver,
         *,
-        seen: str | None = None,
+        seen_digest: str | None = None,
         edited: bytes | None = None,
         grant: GrantScope | None = None,
         reason: str = "",
@@ -117,15 +117,17 @@ class ApprovalService(RequestLists):
         """
         Approve a request; the call runs once all needed people have approved.
 
-        Undecidable says why not. *seen* is the `digest` of the request as *by* saw it; a request
-        that has changed since is not approved. *edited* are other arguments, a JSON object that
-        may contain the redaction placeholders unchanged. *grant* covers further calls.
+        Undecidable says why not. *seen_digest* is the `digest` of the request as *by* saw it; a
+        request that has changed since is not approved. *edited* are other arguments, a JSON object
+        that may contain the redaction placeholders unchanged. *grant* covers further calls.
         """
         if request_id.startswith(SCRIPT_PREFIX):
-            return await self._decide_script(tenant, request_id, by, "approved", seen=seen)
+            return await self._decide_script(
+                tenant, request_id, by, "approved", seen_digest=seen_digest
+            )
         while True:
             approval = await self._decidable(tenant, request_id, by)
-            if seen is not None and seen != approval.request.digest:
+            if seen_digest is not None and seen_digest != approval.request.digest:
                 raise Undecidable("The request is not what you saw any more. Look at it again.")
             if grant is not None:
                 self.granting.check(approval, grant, edited)
@@ -163,11 +165,11 @@ class ApprovalService(RequestLists):
 
     async def withdraw(self, tenant: str) -> int:
         """End requests, unused approvals and grants of revoked people; return their number."""
-        ended = await self.granting.withdraw(tenant) + await self._scripts.withdraw(tenant)
+        withdrawn = await self.granting.withdraw(tenant) + await self._scripts.withdraw(tenant)
         for approval_id in await self.records.of(tenant).approvals.undecided():
             approval = await self.requests.get(tenant, approval_id)
-            ended += approval is not None and approval.request.state == "withdrawn"
-        return ended
+            withdrawn += approval is not None and approval.request.state == "withdrawn"
+        return withdrawn
 
     async def revoke_grant(self, tenant: str, grant_id: str, by: Approver) -> bool:
         """End a grant; return whether it existed. Undecidable if *by* may not do so."""
@@ -182,13 +184,15 @@ class ApprovalService(RequestLists):
         verdict: ApprovalVerdict,
         reason: str = "",
         *,
-        seen: str | None = None,
+        seen_digest: str | None = None,
     ) -> ApprovalRequest:
         _check_tenant(tenant, by)
         reason, now = self._cleaned(tenant, reason), self.clock()
         decision = ApprovalDecision(by=party_of(by), verdict=verdict, at=now, reason=reason)
         until = now + self.settings.keep_s
-        return await self._scripts.decide(tenant, request_id, by, decision, seen=seen, until=until)
+        return await self._scripts.decide(
+            tenant, request_id, by, decision, seen_digest=seen_digest, until=until
+        )
 
     async def _decidable(self, tenant: str, request_id: str, by: Approver) -> StoredApproval:
         """Return a request about which *by* can decide; raises Undecidable."""
@@ -197,7 +201,7 @@ class ApprovalService(RequestLists):
         if approval is None:
             raise Undecidable(UNKNOWN)
         if approval.request.facts is not None:
-            await self.policies.ready(approval.request)
+            await self.policies.load_tools(approval.request)
         if (why := self.objection(approval.request, by)) is not None:
             raise Undecidable(why)
         return approval
@@ -218,7 +222,7 @@ class ApprovalService(RequestLists):
             edited=changes.get("edited") is not None,
         )
         changes["decisions"] = (*request.decisions, decision)
-        if request.given + 1 >= request.needed:
+        if request.approvals_given + 1 >= request.needed:
             until = now + approval.details.timeout_s
             changes |= {"state": "approved", "until": until, "decided_at": now}
         return approval.changed(now, keep_s=self.settings.keep_s, **changes)

@@ -14,8 +14,7 @@ from gatepost.policy.approvals.approval_request import (
     party_of,
     reason_sentence,
 )
-from gatepost.policy.approvals.conditions import caller_variables, variables_of
-from gatepost.policy.approvals.policies import ApprovalPolicy
+from gatepost.policy.approvals.policies import ApprovalPolicy, caller_variables, variables_of
 from gatepost.policy.approvals.service import ApprovalService, WaitingCall
 from gatepost.policy.approvals.stored_request import StoredApproval, use_of
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning

@@ -12,7 +12,7 @@ from gatepost.policy.approvals.approval_request import (
     Undecidable,
     check_readable,
 )
-from gatepost.policy.approvals.conditions import variables_of
+from gatepost.policy.approvals.policies import variables_of
 from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.policy.idempotency.idempotency_record import DAY_S, RecordTemplate, digest_of
 from gatepost.redaction import json_document
@@ -102,7 +102,7 @@ class StoredApproval(msgspec.Struct, frozen=True):
 
     def changed(self, now: float, *, keep_s: float, **changes: Any) -> "StoredApproval":
         """Return a copy with changed fields; ``binding`` and ``sealed`` belong to the record."""
-        own = {name: changes.pop(name) for name in ("binding", "sealed") if name in changes}
+        own_fields = {name: changes.pop(name) for name in ("binding", "sealed") if name in changes}
         request = replace(self.request, **changes)
         details = replace(self.details, request=request)
         record = replace(
@@ -113,7 +113,7 @@ class StoredApproval(msgspec.Struct, frozen=True):
             # Kept long enough for a retry to get the decision, however short the history.
             expires_at=max(request.until, now) + max(keep_s, self.details.timeout_s),
             details=msgspec.msgpack.encode(details),
-            **own,
+            **own_fields,
         )
         return StoredApproval(record, details)
 
@@ -207,7 +207,7 @@ def edited_changes(
 ) -> dict[str, Any]:
     """Return the changes of a request for arguments that an approver edited; raises Undecidable."""
     request = approval.request
-    if request.given:
+    if request.approvals_given:
         raise Undecidable(DECIDED)
     tool, sealed = policies.tool_of(request), sealer.open(approval.record)
     if sealed is None or tool is None:
@@ -228,7 +228,7 @@ def edited_changes(
     variables = variables_of(approval.details.caller, tool, arguments, checked)
     policy = policies.of(tool)
     need = None if policy is None else policy.need(variables)
-    if need is not None and not need.within(request.caller, request.needed, request.by):
+    if need is not None and not need.is_met_by(request.caller, request.needed, request.by):
         raise Undecidable("These arguments need other approvers. Reject, and call again.")
     both = sealer.seal(request.id, SealedArguments(sealed.arguments, arguments))
     return {"sealed": both, "edited": redacted}
@@ -257,37 +257,37 @@ def merged(edited: bytes, redacted: bytes, original: bytes) -> bytes:
     return arguments
 
 
-def _restored(edited: Any, redacted: Any, original: Any, place: str) -> Any:
+def _restored(edited: Any, redacted: Any, original: Any, path: str) -> Any:
     if isinstance(edited, dict):
         redacted = redacted if isinstance(redacted, dict) else {}
         original = original if isinstance(original, dict) else {}
         for name in edited:
-            _check_unmarked(name, place)
+            _check_unmarked(name, path)
         return {
-            name: _restored(value, redacted.get(name), original.get(name), f"{place}.{name}")
+            name: _restored(value, redacted.get(name), original.get(name), f"{path}.{name}")
             for name, value in edited.items()
         }
     if isinstance(edited, list):
         are_lists = isinstance(redacted, list) and isinstance(original, list)
         if not (are_lists and len(edited) == len(redacted) == len(original)):
             redacted = original = [None] * len(edited)
-        places = (f"{place}[{at}]" for at in range(len(edited)))
+        paths = (f"{path}[{at}]" for at in range(len(edited)))
         return [
             _restored(entry, before, secret, where)
             if entry == before or len(edited) == 1
             else _restored(entry, None, None, where)
-            for entry, before, secret, where in zip(edited, redacted, original, places, strict=True)
+            for entry, before, secret, where in zip(edited, redacted, original, paths, strict=True)
         ]
     if edited == redacted and type(edited) is type(redacted):
         return original
     if isinstance(edited, str):
-        _check_unmarked(edited, place)
+        _check_unmarked(edited, path)
     return edited
 
 
-def _check_unmarked(text: str, place: str) -> None:
+def _check_unmarked(text: str, path: str) -> None:
     if MARK in text:
-        where = place.removeprefix(".") or "the arguments"
+        where = path.removeprefix(".") or "the arguments"
         raise Undecidable(
             f"Part of {where} is withheld, so it can be left as it is or written anew, "
             "but not changed around the withheld part or moved within a list."

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFacts, definition_of
+from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFacts
 from gatepost.policy.approvals.conditions import Condition
-from gatepost.policy.approvals.policies import ApprovalPolicy, Plan, PolicyRule, token_claims
+from gatepost.policy.approvals.policies import ApprovalPolicy, PolicyRule, token_claims
 from gatepost.policy.idempotency.idempotency_record import may_repeat
-from gatepost.tools.api import Call, Offer, Tool, ToolFailure
+from gatepost.tools.api import Offer, Tool, ToolFailure
 from gatepost.tools.registry import Registry
 from gatepost.tools.tool_search import SEARCH_TOOLS
 from gatepost_authz.caller import TenantContext
@@ -21,6 +21,9 @@ from gatepost_authz.caller import TenantContext
 PACK = "pack:"
 MAX_POLICIES = 4_096
 """The number of tenants' tools whose policies are kept."""
+
+Plan = Mapping[str, ApprovalPolicy]
+"""Policies by the name of the tool; tools that never need approval are absent."""
 
 
 def plan_of(settings: ApprovalsSettings, offers: Iterable[Offer]) -> Plan:
@@ -85,17 +88,6 @@ def matches(pattern: str, tool: Tool | ToolFacts) -> bool:
     return fnmatch.fnmatchcase(name, literal)
 
 
-def binding_of(call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
-    """Return a digest of caller, client, actor, tool with its definition, arguments and policy."""
-    caller = call.caller
-    # As JSON, so that no choice of ids makes two different calls the same.
-    who = (*caller.principal_key, caller.client_id, caller.actor)
-    definition = definition_of(tool)
-    # Without one, the digest is the one of earlier releases.
-    named = (*who, tool.name, digest.hex(), policy, *([definition] if definition else []))
-    return hashlib.sha256(msgspec.json.encode(named)).digest()
-
-
 class ToolPolicies:
     """
     The policies of one configuration.
@@ -131,7 +123,7 @@ class ToolPolicies:
             return None
         return self._of_tenant_tool(ToolFacts.of(tool))
 
-    def asks(self, tool: Tool) -> bool:
+    def needs_approval(self, tool: Tool) -> bool:
         """Return whether calls of a tool may have to wait for an approval."""
         return self.of(tool) is not None
 
@@ -142,11 +134,11 @@ class ToolPolicies:
             return None
         return self._of_tenant_tool(request.facts)
 
-    async def ready(self, request: ApprovalRequest) -> None:
+    async def load_tools(self, request: ApprovalRequest) -> None:
         """Load the tools of the request's tenant; raises StoreUnavailable."""
         caller = _caller_of(request)
         if request.facts is not None and self._tenant_tools is not None and caller is not None:
-            await self._tenant_tools.ready(caller)
+            await self._tenant_tools.prepare(caller)
 
     def tool_of(self, request: ApprovalRequest) -> Tool | None:
         """Return the request's tool; None if it is not at hand, or not the same any more."""

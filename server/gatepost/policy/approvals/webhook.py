@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gatepost.background import TaskSet, during, reason_of
+from gatepost.background import during, reason_of
 from gatepost.config.approvals import LONGEST_S
 from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
@@ -47,10 +47,7 @@ EVENTS = {
     "revoked": ("approval.decided", 2),
     "expired": ("approval.expired", 2),
 }
-"""
-The type of a change's event, and the place of its message among those of one call: the request
-first, then its decision, whatever clocks say.
-"""
+"""A change's event, and the place of its message among those of one call, whatever clocks say."""
 PAUSES_S = (1.0, 5.0, 25.0, 125.0)
 """Pauses between attempts."""
 AT_ONCE = 8
@@ -134,12 +131,12 @@ class Webhook:
     def message(self, change: ApprovalChange) -> OutboxMessage | None:
         """Return the outbox message for a change, or None if it sends none."""
         request, now = change.changed, self._clock()
-        if not self.url or isinstance(request, ApprovalGrant) or change.what not in EVENTS:
+        if not self.url or isinstance(request, ApprovalGrant) or change.kind not in EVENTS:
             return None
-        if change.what == "approved" and request.state == "waiting":
+        if change.kind == "approved" and request.state == "waiting":
             return None  # the first of two approvals; nothing is decided yet
-        event, sequence = EVENTS[change.what]
-        name, until = f"{request.id.replace(':', '_')}_{change.what}", request.until
+        event, sequence = EVENTS[change.kind]
+        name, until = f"{request.id.replace(':', '_')}_{change.kind}", request.until
         if request.kind == "script":
             # The same content may be decided again, or by another tenant at the same time. Those
             # are other messages, and their ids must not be predictable.
@@ -200,18 +197,18 @@ class OutboxSender:
     ) -> None:
         self._records, self._webhook, self._clock = records, webhook, clock
         self._pauses_s, self._finish_s = pauses_s, finish_s
-        self.done = {"taken": 0, "given_up": 0, "dropped": 0}
+        self.counts = {"taken": 0, "given_up": 0, "dropped": 0}
         """Number of finished messages by result."""
         self._holder = secrets.token_hex(8)
-        self._sending = TaskSet()
+        self._sending: set[asyncio.Task[None]] = set()
         self._grown_tenants: set[str] = set()
-        self._turn = Wakeable()
+        self._wakeable = Wakeable()
         self._is_store_down = False
 
     async def __call__(self, change: ApprovalChange) -> None:
         """Wake the sender for a change, whose message is already in the outbox."""
         request = change.changed
-        if change.what not in EVENTS or isinstance(request, ApprovalGrant):
+        if change.kind not in EVENTS or isinstance(request, ApprovalGrant):
             return
         # Scripts have their own store, so the message is not stored together with the decision.
         if request.kind == "script" and (message := self._webhook.message(change)) is not None:
@@ -220,7 +217,7 @@ class OutboxSender:
             except StoreUnavailable as outage:  # the decision stands without its message
                 self._count_dropped(request.tenant, reason=str(outage))
         self._grown_tenants.add(request.tenant)
-        self._turn.wake()
+        self._wakeable.wake()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -248,12 +245,14 @@ class OutboxSender:
             return
         until = now + LEASE_S
         for tenant, leased in await self._records.lease_messages(now, until, self._holder, free):
-            self._sending.start(self._deliver(tenant, leased)).add_done_callback(self._sent)
+            sending = asyncio.create_task(self._deliver(tenant, leased))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sent)
 
     async def _send_always(self) -> None:
-        self._turn.wake()  # messages may remain from before the start
+        self._wakeable.wake()  # messages may remain from before the start
         while True:
-            await self._turn.wait(POLL_S * RANDOM.uniform(0.7, 1.3))
+            await self._wakeable.wait(POLL_S * RANDOM.uniform(0.7, 1.3))
             try:
                 await self.send_due()
                 self._is_store_down = False
@@ -263,7 +262,8 @@ class OutboxSender:
                 self._is_store_down = True
 
     def _sent(self, task: asyncio.Task[None]) -> None:
-        self._turn.wake()
+        self._sending.discard(task)
+        self._wakeable.wake()
         if not task.cancelled() and task.exception() is not None:
             # It counts as an attempt; the next one follows when the lease is over.
             log.error("webhook_not_tried", extra=reason_of(task))
@@ -275,7 +275,7 @@ class OutboxSender:
             self._grown_tenants.discard(tenant)
 
     def _count_dropped(self, tenant: str, **extra: str) -> None:
-        self.done["dropped"] += 1
+        self.counts["dropped"] += 1
         log.warning("webhook_dropped", extra={"tenant": tenant, **extra})
 
     async def _deliver(self, tenant: str, leased: OutboxMessage) -> None:
@@ -286,9 +286,9 @@ class OutboxSender:
             if why is not None and why != GONE and leased.attempts < last:
                 pause_s = self._pauses_s[leased.attempts - 1]
                 await outbox.put_off(leased, self._clock() + pause_s)
-                asyncio.get_running_loop().call_later(pause_s, self._turn.wake)
+                asyncio.get_running_loop().call_later(pause_s, self._wakeable.wake)
             elif await outbox.remove(leased):
-                self.done["taken" if why is None else "given_up"] += 1
+                self.counts["taken" if why is None else "given_up"] += 1
                 if why is not None:
                     log.warning(
                         "webhook_given_up",

@@ -23,6 +23,7 @@ from gatepost.policy.idempotency.idempotency_record import (
     no_room,
     replay,
 )
+from gatepost.policy.limits.stage import count_until
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.quota import QuotaExceeded, StorageQuota
@@ -60,6 +61,8 @@ class IdempotentExecution:
     Run a call under its idempotency key, in a task of its own that outlives the caller's request.
 
     The record is durable before the tool runs, and the outcome is durable before it is returned.
+    If the call has passed its concurrency limits before, it counts in them until the outcome is
+    known.
     """
 
     def __init__(
@@ -70,20 +73,21 @@ class IdempotentExecution:
         quota: StorageQuota,
         shared_store: TenantSharedStore,
         clock: Callable[[], float],
-        ended: Callable[[], object],
+        on_end: Callable[[], object],
     ) -> None:
         self._work, self._template = work, template
         self.caller = work.call.caller
-        self._quota, self._shared_store, self._clock, self._ended = (
+        self._quota, self._shared_store, self._clock, self._on_end = (
             quota,
             shared_store,
             clock,
-            ended,
+            on_end,
         )
         self._store = quota.records.of(self.caller.tenant_id).idempotency
         self._topic = f"once:{template.key.hex()}"
         loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[CallOutcome] = loop.create_future()
+        count_until(self._outcome)
         self._stopped: asyncio.Future[None] = loop.create_future()
         self._wake_ups = WakeUps(shared_store, self._topic)
         self._callers = 0
@@ -157,7 +161,7 @@ class IdempotentExecution:
     def _resolve(self, ending: CallOutcome) -> None:
         if not self._outcome.done():
             self._outcome.set_result(ending)
-            self._ended()
+            self._on_end()
 
     def _new_record(self) -> IdempotencyRecord:
         now, template = self._clock(), self._template
@@ -245,9 +249,9 @@ class IdempotentExecution:
             self._invoked = True
             try:
                 return await invoke(ctx, arguments)
-            except (SystemExit, KeyboardInterrupt) as ended:
+            except (SystemExit, KeyboardInterrupt) as exit_request:
                 # Raised out of a task, it would end the event loop and the server.
-                raise RuntimeError("the tool asked the process to exit") from ended
+                raise RuntimeError("the tool asked the process to exit") from exit_request
 
         tool = msgspec.structs.replace(work.tool, invoke=invoked)
         return await work.redacted.redact(await work.proceed(work.call, tool, work.arguments))
@@ -349,7 +353,7 @@ class RunningCalls:
             shared_store=self._shared_store.of(tenant),
             quota=self.quota,
             clock=self._clock,
-            ended=lambda: self._open.pop(call_key, None),
+            on_end=lambda: self._open.pop(call_key, None),
         )
         self._open[call_key] = run
         self._tasks.add(run.task)

@@ -57,11 +57,11 @@ class IdempotencyStage(Stage):
             # calls would only fill the disk.
             return proceed(call, offer, arguments)
         if len(call.arguments) > LONG_BYTES:
-            return self._apart(call, offer, idempotency_key, arguments, proceed)
+            return self._hash_and_join(call, offer, idempotency_key, arguments, proceed)
         template = template_of(call.caller, offer, idempotency_key, call.arguments, self._kept_s)
         return self._join(call, offer, arguments, proceed, template)
 
-    async def _apart(
+    async def _hash_and_join(
         self,
         call: Call,
         offer: Tool,

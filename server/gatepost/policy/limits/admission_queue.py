@@ -21,12 +21,12 @@ class AdmissionQueue:
     calls. Of several such tenants, the one that has waited longest comes first. Within a tenant,
     callers take turns. So a tenant gets no larger share by making more or longer calls.
     *concurrency* has the number of running and waiting calls of each tenant. While `running` is
-    less than `most`, a caller begins a call by increasing `running` itself, without calling
+    less than `max_running`, a caller begins a call by increasing `running` itself, without calling
     `enter`.
     """
 
     def __init__(self, concurrency: Mapping[Hashable, ConcurrencyCounter]) -> None:
-        self.most: float = float("inf")
+        self.max_running: float = float("inf")
         """Maximum number of running calls; further calls wait."""
         self.each = 100
         """Maximum number of waiting calls of one tenant."""
@@ -37,9 +37,9 @@ class AdmissionQueue:
         self._concurrency = concurrency
         self._queues: OrderedDict[str, TenantQueue] = OrderedDict()
 
-    def apply(self, *, most: float, each: int, within_s: float) -> None:
+    def apply(self, *, max_running: float, each: int, within_s: float) -> None:
         """Apply these bounds from now on, and begin the waiting calls that fit them."""
-        self.most, self.each, self.within_s = most, each, within_s
+        self.max_running, self.each, self.within_s = max_running, each, within_s
         self.let_in()
 
     async def enter(self, tenant: str, caller: Hashable) -> bool:
@@ -77,8 +77,8 @@ class AdmissionQueue:
             self.let_in()
 
     def let_in(self) -> None:
-        """Begin waiting calls while fewer than `most` run."""
-        while self.waiting and self.running < self.most:
+        """Begin waiting calls while fewer than `max_running` run."""
+        while self.waiting and self.running < self.max_running:
             tenant = self._next()
             tenant_queue = self._queues[tenant]
             waiter = tenant_queue.next()
@@ -101,7 +101,7 @@ class AdmissionQueue:
 
     def _running_of(self, tenant: str) -> int:
         counter = self._concurrency.get(tenant)
-        return (0 if counter is None else counter.taken) - self._queues[tenant].size
+        return (0 if counter is None else counter.running) - self._queues[tenant].size
 
     def _give_up(self, tenant: str, caller: Hashable, waiter: Waiter) -> None:
         if not waiter.done():
@@ -146,7 +146,7 @@ class TenantQueue:
 
         Return None if *caller* itself would then have the longest queue: its new call is refused.
         """
-        longest = max(self._callers, key=lambda one: len(self._callers[one]), default=caller)
+        longest = max(self._callers, key=lambda key: len(self._callers[key]), default=caller)
         if len(self._callers.get(longest, ())) <= len(self._callers.get(caller, ())) + 1:
             return None
         self.size -= 1

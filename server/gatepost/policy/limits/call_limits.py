@@ -106,11 +106,11 @@ class OwedQuotas:
 
         The capacity is the quota plus one such token, so it succeeds while the bucket is not empty.
         """
-        found = []
+        due = []
         for quota, owed_s in zip(self._quotas, self._seconds, strict=True):
             piece_s, row = max(owed_s, MIN_S), quota.row
-            found.append(Spending(row.shared, 1 / piece_s, (row.rate.room_s + piece_s) / piece_s))
-        return found
+            due.append(Spending(row.shared, 1 / piece_s, (row.rate.room_s + piece_s) / piece_s))
+        return due
 
     def give_back(self) -> None:
         """Restore the debts, because the shared store has not taken them."""

@@ -75,12 +75,12 @@ class LocalCounters:
         self.concurrency: WeakValueDictionary[Hashable, ConcurrencyCounter] = WeakValueDictionary()
         """By tenant, and by tenant and tool; kept while the cache or a call refers to it."""
         self.queue = AdmissionQueue(self.concurrency)
-        self.most = MIN_CALL_LIMITS
+        self.max_entries = MIN_CALL_LIMITS
 
     def apply(self, cached_tokens: int) -> None:
         """Clear the cached limits, and cache as many as the callers of these tokens need."""
         self.forget()
-        self.most = max(MIN_CALL_LIMITS, CALL_LIMITS_PER_TOKEN * cached_tokens)
+        self.max_entries = max(MIN_CALL_LIMITS, CALL_LIMITS_PER_TOKEN * cached_tokens)
 
     def forget(self) -> None:
         """Clear the cached limits; running calls keep counting."""
@@ -92,12 +92,12 @@ class LocalCounters:
         self, principal: PrincipalKey, rules: LimitRules, now: float
     ) -> tuple[AuditQuota, ...]:
         """Return a caller's quotas of audit records."""
-        known = self.audited.get(principal)
-        if known is not None:
-            return known
+        cached = self.audited.get(principal)
+        if cached is not None:
+            return cached
         rows = [*caller_quota(rules, principal), *tenant_quota(rules, principal[0])]
-        found = self.buckets.these([row.bucket for row in rows], now)
-        quotas = tuple(map(AuditQuota, rows, found))
+        stored_buckets = self.buckets.these([row.bucket for row in rows], now)
+        quotas = tuple(map(AuditQuota, rows, stored_buckets))
         self._keep(self.audited, principal, quotas)
         return quotas
 
@@ -108,16 +108,16 @@ class LocalCounters:
         principal, tool, inner = key[:4], key[4], key[5]
         tenant, caller = principal[0], rules.caller
         rows = [] if tool is None else caller_quota(rules, principal)
-        own = [row.bucket for row in rows]
+        own_keys = [row.bucket for row in rows]
         if caller.rate:
-            own.append((principal, *seconds_of(caller)))
+            own_keys.append((principal, *seconds_of(caller)))
         # Making room for these may drop buckets, and then shared objects.
-        found = self.buckets.these(own, now)
+        stored_buckets = self.buckets.these(own_keys, now)
         shared = self._shared.get((tenant, tool, inner))
         if shared is None:
-            shared, found = self._share((tenant, tool, inner), own, rules, now)
-        quotas = (*map(AuditQuota, rows, found), *shared.quotas)
-        of_rows, of_rate = found[: len(rows)], found[len(rows) :]
+            shared, stored_buckets = self._share((tenant, tool, inner), own_keys, rules, now)
+        quotas = (*map(AuditQuota, rows, stored_buckets), *shared.quotas)
+        of_rows, of_rate = stored_buckets[: len(rows)], stored_buckets[len(rows) :]
         tenant_shared_store: TenantSharedStore | None = None
         spendings: Sequence[Spending] = ()
         if shared_store is not None:
@@ -143,10 +143,10 @@ class LocalCounters:
         return call_limits
 
     def _share(
-        self, key: SharedKey, own: Sequence[BucketRate], rules: LimitRules, now: float
+        self, key: SharedKey, own_keys: Sequence[BucketRate], rules: LimitRules, now: float
     ) -> tuple[SharedLimits, list[Bucket]]:
         """
-        Return what the callers of a tenant share in calls of a tool, and the buckets of *own*.
+        Return what the callers of a tenant share in calls of a tool, and the buckets of *own_keys*.
 
         All buckets are looked up together, so that making room for one drops no other.
         """
@@ -154,22 +154,25 @@ class LocalCounters:
         rows = rows_of(rules, tenant, (tool,) if tool else (), ())
         rated = [row for row in rows if row.bound.rate]
         counted = rows[1:] if inner else rows  # the first is the tenant's
-        bounded = [row for row in counted if row.bound.most != ANY]
+        bounded = [row for row in counted if row.bound.concurrency != ANY]
         # A tenant's calls are counted even without a limit: the admission queue needs the number.
         unbounded = [row for row in counted if row.kind == "tenant" and row not in bounded]
         quotas = [] if tool is None else tenant_quota(rules, tenant)
         wanted = [
-            *own,
-            *((row.here, *seconds_of(row.bound)) for row in rated),
+            *own_keys,
+            *((row.local, *seconds_of(row.bound)) for row in rated),
             *(row.bucket for row in quotas),
         ]
-        found = self.buckets.these(wanted, now)
-        of_rows, of_quotas = found[len(own) : len(own) + len(rated)], found[len(own) + len(rated) :]
+        stored_buckets = self.buckets.these(wanted, now)
+        of_rows, of_quotas = (
+            stored_buckets[len(own_keys) : len(own_keys) + len(rated)],
+            stored_buckets[len(own_keys) + len(rated) :],
+        )
         own_rate: list[FailureLimit] = ["caller"] if rules.caller.rate else []
         own_quota: list[FailureLimit] = (
             ["caller_audit"] if rules.caller_audit.rate and tool is not None else []
         )
-        made = SharedLimits(
+        shared_limits = SharedLimits(
             buckets=of_rows,
             concurrency=[self._counter(row) for row in (*bounded, *unbounded)],
             quotas=tuple(map(AuditQuota, quotas, of_quotas)),
@@ -183,28 +186,30 @@ class LocalCounters:
             ],
             spendings=[Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated],
             shared_concurrency=[
-                ConcurrencyLimit(row.shared, int(row.bound.most)) for row in bounded
+                ConcurrencyLimit(row.shared, int(row.bound.concurrency)) for row in bounded
             ],
         )
-        self._keep(self._shared, key, made)
-        return made, found[: len(own)]
+        self._keep(self._shared, key, shared_limits)
+        return shared_limits, stored_buckets[: len(own_keys)]
 
     def _counter(self, row: BoundKey) -> ConcurrencyCounter:
-        counter = self.concurrency.get(row.here)
+        counter = self.concurrency.get(row.local)
         if counter is None:
-            counter = self.concurrency[row.here] = ConcurrencyCounter(row.bound.most)
-        counter.most = row.bound.most
+            counter = self.concurrency[row.local] = ConcurrencyCounter(row.bound.concurrency)
+        counter.maximum = row.bound.concurrency
         return counter
 
     @property
     def running(self) -> Mapping[Hashable, int]:
         """Return the numbers of running and waiting calls by tenant, and by tenant and tool."""
-        return {name: counter.taken for name, counter in self.concurrency.items() if counter.taken}
+        return {
+            name: counter.running for name, counter in self.concurrency.items() if counter.running
+        }
 
-    def _keep(self, cache: dict[K, V], key: K, made: V) -> None:
-        if len(cache) >= self.most:
+    def _keep(self, cache: dict[K, V], key: K, entry: V) -> None:
+        if len(cache) >= self.max_entries:
             cache.clear()
-        cache[key] = made
+        cache[key] = entry
 
 
 class BucketUsage(msgspec.Struct, frozen=True):
@@ -215,7 +220,7 @@ class BucketUsage(msgspec.Struct, frozen=True):
     """The tool's name or the caller's subject; empty for the tenant's bucket."""
     rate: float
     burst: float
-    held: float
+    tokens: float
 
 
 class ConcurrencyUsage(msgspec.Struct, frozen=True):
@@ -223,8 +228,8 @@ class ConcurrencyUsage(msgspec.Struct, frozen=True):
 
     kind: FailureLimit
     name: str
-    most: int
-    taken: int
+    maximum: int
+    running: int
 
 
 class LimitUsage(msgspec.Struct, frozen=True):
@@ -253,37 +258,40 @@ async def levels(
 ) -> LimitUsage:
     """Return the usage of the limits in *rows*; takes nothing from them."""
     buckets = [row for row in rows if row.bound.rate]
-    concurrency = [row for row in rows if row.bound.most != ANY]
-    held = [
-        counters.buckets.held(row.here, now, rate=row.bound.rate, burst=row.bound.burst)
+    concurrency = [row for row in rows if row.bound.concurrency != ANY]
+    tokens = [
+        counters.buckets.tokens_in(row.local, now, rate=row.bound.rate, burst=row.bound.burst)
         for row in buckets
     ]
     running = counters.running
-    taken = [running.get(row.here, 0) for row in concurrency]
+    running_calls = [running.get(row.local, 0) for row in concurrency]
     waiting = counters.queue.waiting_of(tenant)
-    told = await _told(shared_store, tenant, buckets, concurrency)
-    if told is not None:
-        held, others = told[: len(buckets)], told[len(buckets) :]
+    shared = await _read_shared(shared_store, tenant, buckets, concurrency)
+    if shared is not None:
+        tokens, shared_running = shared[: len(buckets)], shared[len(buckets) :]
         # The shared store may not know yet what this process has taken.
-        *taken, waiting = [
-            max(int(one), own) for one, own in zip(others, [*taken, waiting], strict=True)
+        *running_calls, waiting = [
+            max(int(shared_count), own_count)
+            for shared_count, own_count in zip(
+                shared_running, [*running_calls, waiting], strict=True
+            )
         ]
     return LimitUsage(
         buckets=tuple(
             BucketUsage(row.kind, row.name, row.bound.rate, row.bound.burst, max(level, 0.0))
-            for row, level in zip(buckets, held, strict=True)
+            for row, level in zip(buckets, tokens, strict=True)
         ),
         concurrency=tuple(
-            ConcurrencyUsage(row.kind, row.name, int(row.bound.most), number)
-            for row, number in zip(concurrency, taken, strict=True)
+            ConcurrencyUsage(row.kind, row.name, int(row.bound.concurrency), number)
+            for row, number in zip(concurrency, running_calls, strict=True)
         ),
         waiting=waiting,
         shared=shared_store is not None,
-        together=shared_store is None or told is not None,
+        together=shared_store is None or shared is not None,
     )
 
 
-async def _told(
+async def _read_shared(
     shared_store: SharedStore | None,
     tenant: str,
     buckets: Sequence[BoundKey],

@@ -27,7 +27,7 @@ class CallerRequests:
 
     async def spend(self, caller: TenantContext) -> Outcome | None:
         """Count a request; return the refusal if a limit is reached."""
-        return self._told(await self._take((*caller.principal_key, None, True)))
+        return self._reported(await self._take((*caller.principal_key, None, True)))
 
     def spend_message(self, caller: TenantContext) -> Outcome | None:
         """Count a notification or a response, in this process only."""
@@ -37,7 +37,7 @@ class CallerRequests:
             return None
         name, now = ("message", *caller.principal_key), limits.monotonic()
         wait = limits.counters.buckets.spend(name, now, rate=bound.rate, burst=bound.burst)
-        return self._told(refusal_by("caller", wait) if wait > 0 else None)
+        return self._reported(refusal_by("caller", wait) if wait > 0 else None)
 
     async def take(self, caller: TenantContext) -> Outcome | None:
         """Count a request as `spend` does, without the metric; the audit writer counts it."""
@@ -55,7 +55,7 @@ class CallerRequests:
             return None
         return local_refusal(call_limits, now)
 
-    def _told(self, refusal: Outcome | None) -> Outcome | None:
+    def _reported(self, refusal: Outcome | None) -> Outcome | None:
         if refusal is not None and refusal.failure is not None:
             self._refused(refusal.failure.limit or "")
         return refusal

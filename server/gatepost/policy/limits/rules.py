@@ -28,7 +28,7 @@ class Bound(msgspec.Struct, frozen=True):
 
     rate: float = 0.0
     burst: float = 0.0
-    most: float = ANY
+    concurrency: float = ANY
 
 
 # Callers share this object, because each of them has a bucket with these numbers.
@@ -81,12 +81,12 @@ def rules_of(settings: LimitSettings, *, audits: bool = True) -> LimitRules:
     named = {
         name: _bound(
             tool.requests_per_second
-            if own.requests_per_second is None
-            else own.requests_per_second,
-            tool.burst if own.burst is None else own.burst,
-            tool.concurrency if own.concurrency is None else own.concurrency,
+            if named_tool.requests_per_second is None
+            else named_tool.requests_per_second,
+            tool.burst if named_tool.burst is None else named_tool.burst,
+            tool.concurrency if named_tool.concurrency is None else named_tool.concurrency,
         )
-        for name, own in settings.tools.items()
+        for name, named_tool in settings.tools.items()
     }
     return LimitRules(
         caller=_bound(settings.requests_per_second, settings.burst, 0),
@@ -99,8 +99,8 @@ def rules_of(settings: LimitSettings, *, audits: bool = True) -> LimitRules:
     )
 
 
-def _a_day(most: int) -> Bound:
-    return Bound(rate=most / DAY_S, burst=most)
+def _a_day(amount: int) -> Bound:
+    return Bound(rate=amount / DAY_S, burst=amount)
 
 
 def _of(settings: TenantLimitSettings | ToolLimitSettings) -> Bound:
@@ -108,11 +108,11 @@ def _of(settings: TenantLimitSettings | ToolLimitSettings) -> Bound:
 
 
 def _bound(rate: float, burst: float, concurrency: int) -> Bound:
-    most = concurrency or ANY
+    max_running = concurrency or ANY
     if not rate:
-        return Bound(most=most)
+        return Bound(concurrency=max_running)
     burst = burst or max(1.0, rate * SECONDS_AT_ONCE)
-    return Bound(rate=rate, burst=burst, most=most)
+    return Bound(rate=rate, burst=burst, concurrency=max_running)
 
 
 class BoundKey(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class BoundKey(msgspec.Struct, frozen=True):
     name: str
     """The tool's name or the caller's subject; empty for the tenant."""
     shared: str
-    here: Hashable
+    local: Hashable
     bound: Bound
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context, ContextVar
 from typing import Any
 
 import msgspec
@@ -55,10 +56,11 @@ class LimitStage(Stage):
     not answer, each process counts separately, so calls do not stop because they cannot be counted.
     The process's own limit comes last; calls wait for it in the admission queue.
 
-    While a person decides, the call does not count as running. Afterwards it counts again even if
-    the limit is reached, so that no decision is lost to a limit. A nested call is counted against
-    every rate limit, but of the concurrency limits only against its tool's: otherwise the calls of
-    a tenant could wait for each other forever.
+    A call counts until its tool has ended, even if its client has left (`count_until`). While a
+    person decides, the call does not count as running. Afterwards it counts again even if the limit
+    is reached, so that no decision is lost to a limit. A nested call is counted against every rate
+    limit, but of the concurrency limits only against its tool's: otherwise the calls of a tenant
+    could wait for each other forever.
     """
 
     before_check = True
@@ -78,17 +80,17 @@ class LimitStage(Stage):
         self.apply(LimitRules())
 
     def apply(
-        self, rules: LimitRules, *, most: int = 0, each: int = 100, within_s: float = 5.0
+        self, rules: LimitRules, *, max_running: int = 0, each: int = 100, within_s: float = 5.0
     ) -> None:
         """
         Apply these limits from now on; running calls go on.
 
-        In this process *most* calls run at once (0: unlimited). At most *each* calls of a tenant
-        wait to begin, for *within_s* seconds.
+        In this process *max_running* calls run at once (0: unlimited). At most *each* calls of a
+        tenant wait to begin, for *within_s* seconds.
         """
         self.rules = rules
         self.counters.apply(rules.cached_tokens)
-        self.queue.apply(most=most or ANY, each=each, within_s=within_s)
+        self.queue.apply(max_running=max_running or ANY, each=each, within_s=within_s)
 
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Handle the call; implements `Stage`."""
@@ -110,27 +112,30 @@ class LimitStage(Stage):
             return local_refusal(call_limits, now)
         queue = call_limits.queue
         if queue is not None:
-            if queue.running < queue.most:
+            if queue.running < queue.max_running:
                 queue.running += 1
             elif refusal := await self._queued(queue, call, call_limits):
                 return refusal
-        admitted = None
+        outer = ADMITTED_CALL.get()
+        admitted = AdmittedCall(call_limits, outer)
         if call.client is not NO_CLIENT and isinstance(call.client, RedactedCall):
             # Only such a client can make the call wait for a person.
-            admitted = AdmittedCall(call_limits)
             call.client.suspend_while_waiting(admitted)
+        ADMITTED_CALL.set(admitted)
         try:
             return await proceed(call, offer, arguments)
         finally:
-            if admitted is None:
-                leave(call_limits)
-            else:
+            ADMITTED_CALL.set(outer)
+            if admitted.pauses or admitted.executions:
                 admitted.end()
+            else:  # the same for nearly all calls, without the cost of another function
+                admitted.over = True
+                leave(call_limits)
 
     def limits_of(self, key: CallLimitsKey) -> CallLimits:
         """Return the limits of calls with this key."""
-        known = self._call_limits.get(key)
-        return known or self.counters.limits_of(
+        cached = self._call_limits.get(key)
+        return cached or self.counters.limits_of(
             key, self.rules, self.monotonic(), self.shared_store
         )
 
@@ -194,7 +199,7 @@ class LimitStage(Stage):
                 quotas[at].bucket.empty(self.monotonic(), denial.wait_s)
             return refusal_by(call_limits.kinds[denial.at], denial.wait_s)
         for counter in call_limits.concurrency:
-            counter.taken += 1
+            counter.running += 1
         return None
 
     async def _queued(
@@ -222,7 +227,7 @@ class LimitStage(Stage):
             *(rules.caller, rules.tenant, rules.tool, *rules.tools.values()),
             *(rules.caller_audit, rules.tenant_audit),
         )
-        return self.queue.most == ANY and all(bound == Bound() for bound in bounds)
+        return self.queue.max_running == ANY and all(bound == Bound() for bound in bounds)
 
     async def levels(
         self, tenant: str, *, tools: Sequence[str] = (), callers: Sequence[TenantContext] = ()
@@ -251,11 +256,11 @@ class DenialHold(Stage):
         """Handle the call; implements `Stage`."""
         revocations = self._revocations
         if revocations.are_holding and (held_s := revocations.held_s(call.caller)):
-            return _held(held_s)
+            return _hold_refusal(held_s)
         return proceed(call, offer, arguments)
 
 
-async def _held(held_s: float) -> Outcome:
+async def _hold_refusal(held_s: float) -> Outcome:
     seconds = max(1, math.ceil(held_s))
     message = HELD.format(seconds=seconds)
     return Outcome(failure=Failure("rate_limit", message, retry_after=seconds, limit="hold"))
@@ -278,33 +283,59 @@ class AdmittedCall(msgspec.Struct):
     """A running call in its limits; suspended while a person decides."""
 
     call_limits: CallLimits
-    holds: int = 0
+    outer: "AdmittedCall | None" = None
+    """The call whose tool made this one."""
+    executions: tuple["asyncio.Future[Any]", ...] = ()
+    """The executions that `count_until` was called with; each is done when it has ended."""
+    pauses: int = 0
     over: bool = False
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Do not count the call during a block; the last of several blocks counts it again."""
-        self.holds += 1
-        if self.holds == 1 and not self.over:
+        self.pauses += 1
+        if self.pauses == 1 and not self.over:
             leave(self.call_limits)
         try:
             yield
         finally:
-            self.holds -= 1
-            if self.holds == 0 and not self.over:
+            self.pauses -= 1
+            if self.pauses == 0 and not self.over:
                 enter(self.call_limits)
 
     def end(self) -> None:
-        """End the call in all limits."""
+        """End the call in all limits, as soon as its executions have ended."""
+        for execution in self.executions:
+            if not execution.done():
+                execution.add_done_callback(lambda _: self.end(), context=Context())
+                return
         self.over = True
-        if not self.holds:
+        if not self.pauses:
             leave(self.call_limits)
+
+
+ADMITTED_CALL: ContextVar[AdmittedCall | None] = ContextVar("gatepost_admitted_call", default=None)
+"""The innermost call that has passed its limits and for which the current code runs."""
+
+
+def count_until(execution: "asyncio.Future[Any]") -> None:
+    """
+    Count the current call and its outer calls in their limits until *execution* is done.
+
+    An execution may go on after the client of its call has left. If the call did not count then, a
+    caller could start any number of executions by leaving each of them.
+    """
+    admitted = ADMITTED_CALL.get()
+    while admitted is not None:
+        running = [earlier for earlier in admitted.executions if not earlier.done()]
+        admitted.executions = (*running, execution)
+        admitted = admitted.outer
 
 
 def enter(call_limits: CallLimits) -> None:
     """Count a call in all concurrency limits, even beyond them."""
     for counter in call_limits.concurrency:
-        counter.taken += 1
+        counter.running += 1
     if call_limits.shared_store is not None:
         call_limits.shared_store.hold(call_limits.shared_concurrency)
     if call_limits.queue is not None:
@@ -314,7 +345,7 @@ def enter(call_limits: CallLimits) -> None:
 def leave(call_limits: CallLimits) -> None:
     """End a call in all concurrency limits."""
     for counter in call_limits.concurrency:
-        counter.taken -= 1
+        counter.running -= 1
     if call_limits.shared_store is not None:
         call_limits.shared_store.leave(call_limits.shared_concurrency)
     queue = call_limits.queue

@@ -4,8 +4,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from gatepost.audit.events import AuditEvents
 from gatepost.audit.record import person_of
-from gatepost.audit.writer import AuditWriter
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.limits.rules import bucket_of
 from gatepost.policy.revocation.revocation_records import hold
@@ -33,12 +33,12 @@ class DenialCounter:
         self,
         records: Records,
         shared_store: SharedStore,
-        audit_writer: AuditWriter,
+        audit_events: AuditEvents,
         revocations: Revocations,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._records, self._shared_store, self._audit_writer = records, shared_store, audit_writer
+        self._records, self._shared_store, self._audit_events = records, shared_store, audit_events
         self._revocations, self._clock = revocations, clock
         self.apply(ApprovalsSettings())
 
@@ -70,10 +70,10 @@ class DenialCounter:
         reason = f"{self._settings.denials} calls were denied"
         record = hold(caller, now=self._clock(), for_s=for_s, by=HOLD_AUTHOR, reason=reason)
         details = {"id": record.id, "for_s": f"{for_s:g}", "denials": str(self._settings.denials)}
-        about = person_of(caller)
+        person = person_of(caller)
         # Recorded first: an outage between the two steps must not leave a hold without a record.
-        await self._audit_writer.note(
-            caller.tenant_id, "revocation", outcome="held", about=about, details=details
+        await self._audit_events.note(
+            caller.tenant_id, "revocation", outcome="held", person=person, details=details
         )
         # An expired hold of the caller may still be stored under this id.
         await self._records.revocations.delete(record.tenant, record.id)

@@ -93,7 +93,7 @@ class Revocations:
     """
     The revocations, suspensions and holds that this process read last.
 
-    A new token is checked here once, and the result is cached. So *ended* has to drop cached
+    A new token is checked here once, and the result is cached. So *on_revoked* has to drop cached
     results when there are new revocations. While the database does not answer, the last reading
     applies. Before the first reading every token is refused.
     """
@@ -102,12 +102,12 @@ class Revocations:
         self,
         records: Records,
         *,
-        ended: EndRevoked,
+        on_revoked: EndRevoked,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._records = records
-        self._ended, self._clock, self._monotonic = ended, clock, monotonic
+        self._on_revoked, self._clock, self._monotonic = on_revoked, clock, monotonic
         self._configured: frozenset[str] = frozenset()
         self._suspended: set[str] = set()
         self._snapshot = RevocationSnapshot()
@@ -131,7 +131,7 @@ class Revocations:
         before, self._configured = self._configured, frozenset(suspended)
         self._update_suspended()
         if self.is_ready and (added := self._configured - before):
-            self._ended(self._suspensions(added))
+            self._on_revoked(self._suspensions(added))
 
     def is_revoked(self, caller: TenantContext) -> bool:
         """Return whether the caller's token is revoked."""
@@ -195,7 +195,7 @@ class Revocations:
                 for record in snapshot.revocations
                 if record not in earlier and record.created_at > since and not record.is_hold
             ]
-            self._ended((*revoked, *shut))
+            self._on_revoked((*revoked, *shut))
 
     def _suspensions(self, tenants: Iterable[str]) -> tuple[RevocationRecord, ...]:
         now = self._clock()

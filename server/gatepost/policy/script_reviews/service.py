@@ -87,18 +87,18 @@ class ScriptReviews:
         by: Approver,
         decision: ApprovalDecision,
         *,
-        seen: str | None = None,
+        seen_digest: str | None = None,
         until: float,
     ) -> ApprovalRequest:
         """
         Approve a waiting or rejected script, or reject it *until* then; Undecidable says why not.
 
-        *seen* is the `digest` of the request as *by* saw it.
+        *seen_digest* is the `digest` of the request as *by* saw it.
         """
         await self.withdraw(tenant)
         verdict = decision.verdict
         decided = await self._decided(tenant, request_id, by, decision, until)
-        if seen is not None and seen != decided.digest:
+        if seen_digest is not None and seen_digest != decided.digest:
             raise Undecidable(NOTHING_WAITS)
         await self._notifier.record(verdict, decided, by)
         if not await self._store(decided):
@@ -133,11 +133,11 @@ class ScriptReviews:
         if (approved := await approvals.approved(name)) is not None:
             reviews.append(approved)
         requests = [_request(tenant, review) for review in reviews]
-        ended = [replace(request, state="withdrawn", decided_at=now) for request in requests]
-        for request in ended:
+        withdrawn = [replace(request, state="withdrawn", decided_at=now) for request in requests]
+        for request in withdrawn:
             await self._notifier.record("revoked", request, by)
         revoked = await approvals.revoke(name)
-        for request in ended:
+        for request in withdrawn:
             if revoked is None:
                 await self._notifier.record("void", request, by)
             else:
@@ -150,8 +150,8 @@ class ScriptReviews:
         for review in await approvals.waiting():
             request = _request(tenant, review)
             if caller_is_revoked(request, self._is_revoked) and await approvals.drop(review.digest):
-                ended = replace(request, state="withdrawn", decided_at=self._clock())
-                await self._notifier.announce("withdrawn", ended)
+                withdrawn = replace(request, state="withdrawn", decided_at=self._clock())
+                await self._notifier.announce("withdrawn", withdrawn)
                 count += 1
         return count
 

@@ -83,7 +83,7 @@ class ScriptApprovals:
         entry = await self._entries.get(APPROVED_PREFIX + name)
         return None if entry is None else _review(entry.value)
 
-    async def holds(self, script: Script) -> bool:
+    async def is_approved(self, script: Script) -> bool:
         """Return whether exactly this script is approved."""
         review = await self.approved(script.name)
         return review is not None and review.digest == script.digest
@@ -137,7 +137,7 @@ class ScriptApprovals:
         await self.tidy(max_rejected=MAX_REJECTED - 1)
         is_first = await self._entries.put(key, _encode(rejection), now=now, revision=0)
         await self._entries.delete(WAITING_PREFIX + review.digest)
-        if is_first and await self.holds(review.script):
+        if is_first and await self.is_approved(review.script):
             # In the same moment it was approved: it may run, and must not count as rejected later.
             await self._entries.delete(key)
             return False

@@ -15,7 +15,7 @@ class MemoryApprovals:
     """The `ApprovalStore` of one tenant, in memory."""
 
     def __init__(self, outbox: MemoryOutbox) -> None:
-        self.held: dict[str, ApprovalRecord] = {}
+        self.records: dict[str, ApprovalRecord] = {}
         self._outbox = outbox
 
     async def open(
@@ -24,25 +24,25 @@ class MemoryApprovals:
         """Store a new request durably and return None, or return the request with its binding."""
         if record.binding is not None and (stored := await self.find(record.binding)) is not None:
             return stored
-        self.held[record.id] = record
+        self.records[record.id] = record
         if message is not None:
             await self._outbox.add(message)
         return None
 
     async def get(self, approval_id: str) -> ApprovalRecord | None:
         """Return the request, in any state."""
-        return self.held.get(approval_id)
+        return self.records.get(approval_id)
 
     async def find(self, binding: bytes) -> ApprovalRecord | None:
         """Return the request of calls with this binding."""
-        return next((record for record in self.held.values() if record.binding == binding), None)
+        return next((record for record in self.records.values() if record.binding == binding), None)
 
     async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
         """Replace the record with the same id and ``revision`` durably, and raise the revision."""
-        stored = self.held.get(record.id)
+        stored = self.records.get(record.id)
         if stored is None or stored.revision != record.revision:
             return False
-        self.held[record.id] = msgspec.structs.replace(record, revision=record.revision + 1)
+        self.records[record.id] = msgspec.structs.replace(record, revision=record.revision + 1)
         if message is not None:
             await self._outbox.add(message)
         return True
@@ -58,7 +58,7 @@ class MemoryApprovals:
 
     async def past(self, before: tuple[float, str] | None, limit: int) -> list[ApprovalRecord]:
         """Return requests in other states, the last changed first."""
-        past = [record for record in self.held.values() if record.state != "waiting"]
+        past = [record for record in self.records.values() if record.state != "waiting"]
         past = [
             record for record in past if before is None or (record.changed_at, record.id) < before
         ]
@@ -73,33 +73,33 @@ class MemoryApprovals:
 
     async def undecided(self) -> list[str]:
         """Return the ids of all requests that wait, or are approved and not used."""
-        return [record.id for record in self.held.values() if record.state in OPEN_STATES]
+        return [record.id for record in self.records.values() if record.state in OPEN_STATES]
 
     def overdue(self, now: float) -> list[str]:
         """Return the ids of open requests whose time is over."""
         return [
             record.id
-            for record in self.held.values()
+            for record in self.records.values()
             if record.state in OPEN_STATES and record.until <= now
         ]
 
     def _waiting(self) -> Iterator[ApprovalRecord]:
-        return (record for record in self.held.values() if record.state == "waiting")
+        return (record for record in self.records.values() if record.state == "waiting")
 
 
 class MemoryGrants:
     """The `GrantStore` of one tenant, in memory."""
 
     def __init__(self) -> None:
-        self.held: dict[str, GrantRecord] = {}
+        self.records: dict[str, GrantRecord] = {}
 
     async def add(self, grant: GrantRecord) -> None:
         """Store a new grant durably."""
-        self.held[grant.id] = grant
+        self.records[grant.id] = grant
 
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""
-        grants = [grant for grant in self.held.values() if _holds(grant, now)]
+        grants = [grant for grant in self.records.values() if _is_active(grant, now)]
         return sorted(grants, key=lambda grant: (grant.created_at, grant.id))
 
     async def of(self, tool: str, issuer: str, subject: str, now: float) -> list[GrantRecord]:
@@ -113,21 +113,23 @@ class MemoryGrants:
 
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""
-        grant = self.held.get(grant_id)
-        if grant is None or not _holds(grant, now):
+        grant = self.records.get(grant_id)
+        if grant is None or not _is_active(grant, now):
             return False
         if grant.remaining is not None:
-            self.held[grant_id] = msgspec.structs.replace(grant, remaining=grant.remaining - 1)
+            self.records[grant_id] = msgspec.structs.replace(grant, remaining=grant.remaining - 1)
         return True
 
     async def revoke(self, grant_id: str) -> bool:
         """End a grant durably; return whether it existed."""
-        return self.held.pop(grant_id, None) is not None
+        return self.records.pop(grant_id, None) is not None
 
     async def page(self, after: str, limit: int) -> list[GrantRecord]:
         """Return the next grants by id, valid or not; "" is before the first."""
-        return [self.held[grant_id] for grant_id in sorted(self.held) if grant_id > after][:limit]
+        return [self.records[grant_id] for grant_id in sorted(self.records) if grant_id > after][
+            :limit
+        ]
 
 
-def _holds(grant: GrantRecord, now: float) -> bool:
+def _is_active(grant: GrantRecord, now: float) -> bool:
     return grant.expires_at > now and (grant.remaining is None or grant.remaining > 0)

@@ -20,10 +20,10 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.audit_segments import (
     answers,
-    behind,
     erased,
     newest,
     remainder,
+    rows_after,
 )
 from gatepost.storage.audit_sums import KEPT_MS, Sums, sliced, sums_of
 
@@ -41,37 +41,39 @@ class MemoryChain:
     def __init__(self, key: ChainKey) -> None:
         self.key = key
         self.end: ChainHead | None = None
-        self.held: deque[Segment] = deque()
+        self.stored_segments: deque[Segment] = deque()
         """The segments in their order."""
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Return up to *limit* records after that number, in order."""
         rows: list[AuditRow] = []
-        for segment in self.held:
+        for segment in self.stored_segments:
             if len(rows) >= limit:
                 break
             if segment.last > after:
-                rows += behind([segment], after)
+                rows += rows_after([segment], after)
         return rows[:limit]
 
     async def segments(self, start: int, limit: int) -> list[Segment]:
         """Return up to *limit* segments as they are stored, whatever they contain."""
-        return [segment for segment in self.held if segment.first >= start][:limit]
+        return [segment for segment in self.stored_segments if segment.first >= start][:limit]
 
     async def erase(
         self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
     ) -> None:
         """Remove the details of these records and add the new records, both or neither, durably."""
         to_erase = frozenset(numbers)
-        self.held = deque(erased(segment, to_erase) for segment in self.held)
+        self.stored_segments = deque(erased(segment, to_erase) for segment in self.stored_segments)
         self.take(*link(self.key, self.end, new_records))
 
     def take(self, segments: Sequence[Segment], head: ChainHead) -> None:
         """Add records to the chain."""
         self.end = head
-        self.held += segments
-        while self.held and head.number - self.held[0].last >= RECORDS_PER_CHAIN:
-            self.held.popleft()
+        self.stored_segments += segments
+        while (
+            self.stored_segments and head.number - self.stored_segments[0].last >= RECORDS_PER_CHAIN
+        ):
+            self.stored_segments.popleft()
 
 
 class MemoryTrail:
@@ -167,9 +169,9 @@ class MemoryTrail:
             raise LookupError(base)
         for writer in through.keys() - {CHECKPOINTS}:
             chain = self.chain(writer)
-            chain.held = deque(
+            chain.stored_segments = deque(
                 remaining
-                for segment in chain.held
+                for segment in chain.stored_segments
                 for remaining in remainder(segment, through[writer])
             )
         self.signed = {
@@ -182,7 +184,7 @@ class MemoryTrail:
 
     def _segments(self) -> Iterator[Segment]:
         for chain in self.chains.values():
-            yield from chain.held
+            yield from chain.stored_segments
 
 
 class MemoryAuditStore:

@@ -11,39 +11,41 @@ class MemoryOutbox:
     """The `OutboxStore` of one tenant, in memory."""
 
     def __init__(self) -> None:
-        self.held: dict[str, OutboxMessage] = {}
+        self.messages: dict[str, OutboxMessage] = {}
 
     async def add(self, message: OutboxMessage) -> bool:
         """Store a message durably; return False if there is one with its id, which stays."""
-        return self.held.setdefault(message.id, message) is message
+        return self.messages.setdefault(message.id, message) is message
 
     async def remove(self, message: OutboxMessage) -> bool:
         """Delete a message; return False, without a change, if another sender has leased it."""
         if not self._has(message):
             return False
-        del self.held[message.id]
+        del self.messages[message.id]
         return True
 
     async def put_off(self, message: OutboxMessage, until: float) -> bool:
         """Let no sender lease the message until then; return False as `remove` does."""
         if not self._has(message):
             return False
-        self.held[message.id] = replace(self.held[message.id], due_at=until)
+        self.messages[message.id] = replace(self.messages[message.id], due_at=until)
         return True
 
     async def shed(self, limit: int) -> list[str]:
         """Delete the oldest messages beyond the *limit* newest; return the ids of those deleted."""
         newest = sorted(
-            self.held.values(), key=lambda message: (message.created_at, message.id), reverse=True
+            self.messages.values(),
+            key=lambda message: (message.created_at, message.id),
+            reverse=True,
         )
         removed_ids = [message.id for message in newest[limit:]]
         for message_id in removed_ids:
-            del self.held[message_id]
+            del self.messages[message_id]
         return removed_ids
 
     def due(self, now: float) -> list[OutboxMessage]:
         """Return the messages that may be leased."""
-        alive = [message for message in self.held.values() if message.expires_at > now]
+        alive = [message for message in self.messages.values() if message.expires_at > now]
         first: dict[str, int] = {}
         for message in alive:
             first[message.ordering_key] = min(
@@ -56,7 +58,7 @@ class MemoryOutbox:
         ]
 
     def _has(self, message: OutboxMessage) -> bool:
-        stored = self.held.get(message.id)
+        stored = self.messages.get(message.id)
         return stored is not None and (stored.holder, stored.attempts) == (
             message.holder,
             message.attempts,
@@ -74,5 +76,5 @@ def leased(
         for tenant, message in due[:limit]
     ]
     for tenant, message in leased_messages:
-        stores[tenant].held[message.id] = message
+        stores[tenant].messages[message.id] = message
     return leased_messages

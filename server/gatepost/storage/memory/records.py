@@ -42,7 +42,7 @@ class MemoryRecords:
         abandoned = [
             (tenant, task.id)
             for tenant, records in self._tenants.items()
-            for task in records.tasks.held.values()
+            for task in records.tasks.records.values()
             if task.status not in TERMINAL and task.leased_until < now
         ]
         return abandoned[:limit]
@@ -136,8 +136,8 @@ class MemoryTenant:
     async def usage(self, owner: bytes | None, now: float) -> StoredUsage:
         """Return what its tasks and idempotency keys take: of one owner, or of all (None)."""
         every: list[tuple[bytes | None, float, int]]
-        every = [(task.owner, task.expires_at, task.weight) for task in self.tasks.held.values()]
-        idempotency = self.idempotency.held.values()
+        every = [(task.owner, task.expires_at, task.weight) for task in self.tasks.records.values()]
+        idempotency = self.idempotency.records.values()
         every += [
             (record.owner, record.expires_at, weight(record.outcome)) for record in idempotency
         ]
@@ -150,20 +150,24 @@ class MemoryTenant:
             sum(size for size, _ in unexpired), min((end for _, end in unexpired), default=None)
         )
 
-    def kept(self) -> Iterator[TenantTable]:
+    def tables(self) -> Iterator[TenantTable]:
         """Return the records by kind, without the audit records, which outlive the tenant."""
-        yield "outbox_messages", self.outbox.held
-        yield "approval_requests", self.approvals.held
-        yield "grants", self.grants.held
-        yield "tasks", self.tasks.held
-        yield "idempotency_records", self.idempotency.held
-        yield "sessions", self.sessions.held
+        yield "outbox_messages", self.outbox.messages
+        yield "approval_requests", self.approvals.records
+        yield "grants", self.grants.records
+        yield "tasks", self.tasks.records
+        yield "idempotency_records", self.idempotency.records
+        yield "sessions", self.sessions.records
         for entries in self._entries.values():
-            yield "entries", entries.held
+            yield "entries", entries.records
 
     def sweep(self, now: float) -> int:
         """Remove everything whose time is over."""
-        tasks, idempotency, sessions = self.tasks.held, self.idempotency.held, self.sessions.held
+        tasks, idempotency, sessions = (
+            self.tasks.records,
+            self.idempotency.records,
+            self.sessions.records,
+        )
         expired: list[tuple[dict, object]] = []  # type: ignore[type-arg]  # three kinds of keys
         expired += [(tasks, key) for key, task in tasks.items() if task.expires_at <= now]
         expired += [
@@ -172,13 +176,17 @@ class MemoryTenant:
         expired += [
             (sessions, key) for key, (_, expires_at) in sessions.items() if expires_at <= now
         ]
-        approvals, grants, messages = self.approvals.held, self.grants.held, self.outbox.held
+        approvals, grants, messages = (
+            self.approvals.records,
+            self.grants.records,
+            self.outbox.messages,
+        )
         expired += [
             (approvals, key) for key, record in approvals.items() if record.expires_at <= now
         ]
         expired += [(grants, key) for key, grant in grants.items() if grant.expires_at <= now]
         expired += [(messages, key) for key, item in messages.items() if item.expires_at <= now]
-        for table in (entries.held for entries in self._entries.values()):
+        for table in (entries.records for entries in self._entries.values()):
             ends = [(key, entry.expires_at) for key, entry in table.items()]
             expired += [(table, key) for key, end in ends if end is not None and end <= now]
         for records, key in expired:
@@ -190,46 +198,46 @@ class MemoryTasks:
     """The `TaskRecords` of one tenant, in memory."""
 
     def __init__(self) -> None:
-        self.held: dict[str, TaskRecord] = {}
+        self.records: dict[str, TaskRecord] = {}
 
     async def create(self, task: TaskRecord) -> None:
         """Store a new task durably."""
-        self.held[task.id] = task
+        self.records[task.id] = task
 
     async def get(self, task_id: str) -> TaskRecord | None:
         """Return a task, or None; it may have expired and not be removed yet."""
-        return self.held.get(task_id)
+        return self.records.get(task_id)
 
     async def replace(self, task: TaskRecord) -> bool:
         """Replace the record that has the same id and ``revision``; its revision grows by one."""
-        stored = self.held.get(task.id)
+        stored = self.records.get(task.id)
         if stored is None or stored.revision != task.revision:
             return False
-        self.held[task.id] = msgspec.structs.replace(task, revision=task.revision + 1)
+        self.records[task.id] = msgspec.structs.replace(task, revision=task.revision + 1)
         return True
 
     async def count(self, owner: bytes) -> int:
         """Return the number of the owner's tasks that have not ended."""
-        return sum(t.owner == owner and t.status not in TERMINAL for t in self.held.values())
+        return sum(t.owner == owner and t.status not in TERMINAL for t in self.records.values())
 
 
 class MemoryIdempotency:
     """The `IdempotencyStore` of one tenant, in memory."""
 
     def __init__(self) -> None:
-        self.held: dict[bytes, IdempotencyRecord] = {}
+        self.records: dict[bytes, IdempotencyRecord] = {}
 
     async def begin(self, record: IdempotencyRecord, *, now: float) -> IdempotencyRecord | None:
         """Store a record, or return the one that already holds the key."""
-        stored = self.held.get(record.key)
+        stored = self.records.get(record.key)
         if stored is not None and stored.expires_at > now:
             return stored
-        self.held[record.key] = record
+        self.records[record.key] = record
         return None
 
     async def get(self, key: bytes) -> IdempotencyRecord | None:
         """Return the record that holds this key."""
-        return self.held.get(key)
+        return self.records.get(key)
 
     async def renew(self, key: bytes, holder: str, leased_until: float) -> bool:
         """Extend the lease of a running call; return False if *holder* no longer has the record."""
@@ -241,24 +249,24 @@ class MemoryIdempotency:
 
     async def release(self, key: bytes, holder: str) -> None:
         """Delete the record of a call that did nothing."""
-        if self._holds(key, holder):
-            del self.held[key]
+        if self._is_holder(key, holder):
+            del self.records[key]
 
     async def take_over(self, record: IdempotencyRecord, *, expected: IdempotencyRecord) -> bool:
         """Replace *expected*, whose holder is gone; return False if it has changed meanwhile."""
-        if self.held.get(record.key) != expected:
+        if self.records.get(record.key) != expected:
             return False
-        self.held[record.key] = record
+        self.records[record.key] = record
         return True
 
-    def _holds(self, key: bytes, holder: str) -> bool:
-        stored = self.held.get(key)
+    def _is_holder(self, key: bytes, holder: str) -> bool:
+        stored = self.records.get(key)
         return stored is not None and stored.holder == holder and stored.outcome is None
 
     def _change(self, key: bytes, holder: str, **changes: object) -> bool:
-        if not self._holds(key, holder):
+        if not self._is_holder(key, holder):
             return False
-        self.held[key] = msgspec.structs.replace(self.held[key], **changes)
+        self.records[key] = msgspec.structs.replace(self.records[key], **changes)
         return True
 
 
@@ -266,11 +274,11 @@ class MemorySessions:
     """The `SessionStore` of one tenant, in memory."""
 
     def __init__(self) -> None:
-        self.held: dict[bytes, tuple[SessionRecord, float]] = {}
+        self.records: dict[bytes, tuple[SessionRecord, float]] = {}
 
     async def get(self, key: bytes) -> SessionRecord:
         """Return the state of a session."""
-        stored = self.held.get(key)
+        stored = self.records.get(key)
         return NEW_SESSION if stored is None else stored[0]
 
     async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
@@ -278,7 +286,7 @@ class MemorySessions:
         if (await self.get(key)).revision != record.revision:
             return False
         next_record = msgspec.structs.replace(record, revision=record.revision + 1)
-        self.held[key] = (next_record, expires_at)
+        self.records[key] = (next_record, expires_at)
         return True
 
 
@@ -286,21 +294,21 @@ class MemoryEntries:
     """The `Entries` of one tenant and subject, in memory."""
 
     def __init__(self) -> None:
-        self.held: dict[str, Entry] = {}
+        self.records: dict[str, Entry] = {}
         # The highest revision of a removed entry: new entries begin after it, whatever their key.
-        self._gone = 0
+        self._last_revision = 0
 
     async def get(self, key: str) -> Entry | None:
         """Return the entry with a key."""
-        return self.held.get(key)
+        return self.records.get(key)
 
     async def all(self) -> list[Entry]:
         """Return all entries of the subject, sorted by key."""
-        return sorted(self.held.values(), key=lambda entry: entry.key)
+        return sorted(self.records.values(), key=lambda entry: entry.key)
 
     async def count(self) -> int:
         """Return how many entries the subject has."""
-        return len(self.held)
+        return len(self.records)
 
     async def put(
         self,
@@ -313,17 +321,17 @@ class MemoryEntries:
     ) -> bool:
         """Store *value* under *key* durably; raises EntryRefused."""
         fits(key, value)
-        stored = self.held.get(key)
+        stored = self.records.get(key)
         if revision is not None and revision != (stored.revision if stored else 0):
             return False
-        after = (stored.revision if stored else self._gone) + 1
-        self.held[key] = Entry(
+        after = (stored.revision if stored else self._last_revision) + 1
+        self.records[key] = Entry(
             key=key, value=value, revision=after, updated_at=now, expires_at=expires_at
         )
         return True
 
     async def delete(self, key: str) -> bool:
         """Delete an entry durably; return whether there was one."""
-        stored = self.held.pop(key, None)
-        self._gone = max(self._gone, stored.revision if stored else 0)
+        stored = self.records.pop(key, None)
+        self._last_revision = max(self._last_revision, stored.revision if stored else 0)
         return stored is not None

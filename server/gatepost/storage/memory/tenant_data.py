@@ -16,7 +16,7 @@ TenantTable = tuple[str, MutableMapping[Any, Any]]
 class Holder(Protocol):
     """One tenant's records."""
 
-    def kept(self) -> Iterable[TenantTable]:
+    def tables(self) -> Iterable[TenantTable]:
         """Return the records of a tenant, except the kinds of `APART`."""
 
 
@@ -69,7 +69,7 @@ class MemoryTenantData:
 
     def _of(self, tenant: str) -> Iterable[TenantTable]:
         holder = self._tenants.get(tenant)
-        return () if holder is None else holder.kept()
+        return () if holder is None else holder.tables()
 
 
 def _of_person(records: MutableMapping[Any, Any], person: ErasureSubject) -> list[Any]:

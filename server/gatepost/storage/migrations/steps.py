@@ -25,6 +25,6 @@ def upgrade(connection: Connection, scripts: Path) -> list[str]:
     return applied
 
 
-def knows(scripts: Path, revision: str) -> bool:
+def has_revision(scripts: Path, revision: str) -> bool:
     """Return whether the revision is one of these migrations."""
     return revision in {script.revision for script in ScriptDirectory(scripts).walk_revisions()}

@@ -107,11 +107,11 @@ class SqlApprovals:
 
     async def get(self, approval_id: str) -> ApprovalRecord | None:
         """Return the request, in any state."""
-        return self._one(await self._rows(_GET, where_id=approval_id))
+        return self._single(await self._rows(_GET, where_id=approval_id))
 
     async def find(self, binding: bytes) -> ApprovalRecord | None:
         """Return the request of calls with this binding."""
-        return self._one(await self._rows(_MET, where_binding=binding))
+        return self._single(await self._rows(_MET, where_binding=binding))
 
     async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
         """Replace the record with the same id and ``revision`` durably, and raise the revision."""
@@ -164,7 +164,7 @@ class SqlApprovals:
         rows = await self._database.rows(statement, {"where_tenant": self._tenant, **values})
         return [ApprovalRecord(**row._mapping) for row in rows]
 
-    def _one(self, records: list[ApprovalRecord]) -> ApprovalRecord | None:
+    def _single(self, records: list[ApprovalRecord]) -> ApprovalRecord | None:
         return records[0] if records else None
 
 

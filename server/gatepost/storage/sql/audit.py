@@ -209,7 +209,7 @@ class SqlTrail:
     ) -> bool:
         """Implement `TenantTrail`."""
         await self._link_pending()
-        return await self._database.apart(self._prune(through, new_records, link))
+        return await self._database.run_in_task(self._prune(through, new_records, link))
 
     async def _prune(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Select, and_, bindparam, func, select, update
 
 from gatepost.storage.audit import AuditRow, Link, NewAuditRecord, Segment
-from gatepost.storage.audit_segments import behind, erased, sound
+from gatepost.storage.audit_segments import erased, rows_after, sound
 from gatepost.storage.sql.audit_heads import add, locked
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SEGMENTS
@@ -54,14 +54,14 @@ _CHANGE = (
 class SqlChain:
     """A `TenantChain` in SQL tables."""
 
-    __slots__ = ("_database", "_link_pending", "_tenant", "_which", "_writer")
+    __slots__ = ("_database", "_link_pending", "_tenant", "_where_chain", "_writer")
 
     def __init__(
         self, database: Database, link_pending: LinkPending, tenant: str, writer: int
     ) -> None:
         self._database, self._link_pending = database, link_pending
         self._tenant, self._writer = tenant, writer
-        self._which = {"where_tenant": tenant, "where_writer": writer}
+        self._where_chain = {"where_tenant": tenant, "where_writer": writer}
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Implement `TenantChain`."""
@@ -70,7 +70,7 @@ class SqlChain:
         while (page_size := min(limit - len(rows), PAGE_SIZE)) > 0:
             page = await self._page(_BEHIND, after=after, max_rows=page_size)
             # In a thread, because a page may contain megabytes.
-            rows += await asyncio.to_thread(behind, sound(page), after)
+            rows += await asyncio.to_thread(rows_after, sound(page), after)
             if len(page) < page_size:
                 break
             after = page[-1].last
@@ -85,7 +85,7 @@ class SqlChain:
         self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
     ) -> None:
         """Implement `TenantChain`."""
-        await self._database.apart(self._erase(numbers, new_records, link))
+        await self._database.run_in_task(self._erase(numbers, new_records, link))
 
     async def _erase(
         self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
@@ -95,11 +95,11 @@ class SqlChain:
             heads = await locked(connection, [chain])
             to_erase, after = frozenset(numbers), min(numbers, default=0) - 1
             while after < max(to_erase, default=after):
-                where_values = {**self._which, "after": after, "max_rows": PAGE_SIZE}
+                where_values = {**self._where_chain, "after": after, "max_rows": PAGE_SIZE}
                 page = sound(as_segments(await connection.execute(_BEHIND, where_values)))
                 erased_segments = await asyncio.to_thread(_erase_in, page, to_erase)
                 changes = [
-                    {**self._which, "where_first": segment.first, "left": segment.records}
+                    {**self._where_chain, "where_first": segment.first, "left": segment.records}
                     for segment, before in zip(erased_segments, page, strict=True)
                     if segment is not before
                 ]
@@ -111,7 +111,9 @@ class SqlChain:
             await add(connection, {chain: new_records}, heads, link)
 
     async def _page(self, statement: Select[Any], **where_values: int) -> list[Segment]:
-        return as_segments(await self._database.rows(statement, {**self._which, **where_values}))
+        return as_segments(
+            await self._database.rows(statement, {**self._where_chain, **where_values})
+        )
 
 
 def as_segments(rows: Iterable[Any]) -> list[Segment]:

@@ -125,7 +125,7 @@ def _typed(row: Iterable[Any], otherwise: Sequence[Any]) -> list[Any]:
 
 async def checked(database: Database, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
     """Add checkpoints of these tenants, all or none; *tenants* must be sorted."""
-    return await database.apart(_checked(database, tenants, sign))
+    return await database.run_in_task(_checked(database, tenants, sign))
 
 
 async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
@@ -187,7 +187,7 @@ async def _ends(
     return {head.key: head for head in heads}
 
 
-async def shown(
+async def recorded_end(
     connection: AsyncConnection, chain: ChainKey, head: ChainHead | None
 ) -> ChainHead | None:
     """
@@ -230,7 +230,7 @@ async def add(
     after: list[ChainHead] = []
     for chain, new_records in batch.items():
         current_head = (
-            heads[chain] if not new_records else await shown(connection, chain, heads[chain])
+            heads[chain] if not new_records else await recorded_end(connection, chain, heads[chain])
         )
         segments, head = link(chain, current_head, new_records)
         await put(connection, chain[0], segments)

@@ -74,11 +74,11 @@ class Database:
 
     async def rows(self, statement: Executable, values: Values) -> Sequence[Row[Any]]:
         """Return the rows of a SELECT, or of a change with RETURNING."""
-        return (await self.apart(self._execute(statement, values))).all()
+        return (await self.run_in_task(self._execute(statement, values))).all()
 
     async def change(self, statement: Executable, values: Values) -> int:
         """Change rows durably and return their number."""
-        return (await self.apart(self._execute(statement, values))).rowcount
+        return (await self.run_in_task(self._execute(statement, values))).rowcount
 
     async def change_both(self, first: SqlStatement, second: SqlStatement) -> int:
         """
@@ -86,13 +86,15 @@ class Database:
 
         Return the number of rows that *first* changed.
         """
-        return await self.apart(self._execute_both(first, second))
+        return await self.run_in_task(self._execute_both(first, second))
 
     async def look(self, at: Callable[[Connection], T]) -> T:
         """Call *at* with a connection and return its result."""
-        return await self.apart(self._look(at))
+        return await self.run_in_task(self._look(at))
 
-    async def apart(self, work: Coroutine[Any, Any, T], *, within_s: float | None = None) -> T:
+    async def run_in_task(
+        self, work: Coroutine[Any, Any, T], *, within_s: float | None = None
+    ) -> T:
         """Run *work* in a task of its own and return its result, by default within `ANSWER_S`."""
         within_s = ANSWER_S if within_s is None else within_s
         task = asyncio.create_task(self._bounded(work, within_s))

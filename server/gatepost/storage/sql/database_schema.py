@@ -70,15 +70,15 @@ async def check(database: Database) -> None:
     if current == REVISION:
         return
     steps = importlib.import_module(MIGRATIONS)
-    if current is not None and not steps.knows(SCRIPTS, current):
+    if current is not None and not steps.has_revision(SCRIPTS, current):
         raise StoreRefused(
             f"the database is at revision {current}, which a newer Gatepost has made; this one "
             f"needs {REVISION}, and `gatepost migrate` only goes forward: run the newer version"
         )
-    raise StoreRefused(behind(current))
+    raise StoreRefused(must_migrate(current))
 
 
-def behind(current: str | None) -> str:
+def must_migrate(current: str | None) -> str:
     """Return the message for a database that must be migrated."""
     return (
         f"the database is at revision {current or 'none'} and this Gatepost needs {REVISION}: "
@@ -95,7 +95,7 @@ async def migrate(database: Database, scripts: Path = SCRIPTS) -> Move:
     """
     if (before := await revision(database)) == REVISION and scripts == SCRIPTS:
         return Move(before, REVISION)
-    return await database.apart(_migrate(database, scripts), within_s=MIGRATION_S)
+    return await database.run_in_task(_migrate(database, scripts), within_s=MIGRATION_S)
 
 
 async def make(database: Database) -> Move:
@@ -106,17 +106,17 @@ async def make(database: Database) -> Move:
     """
     if await revision(database) is not None:
         return await migrate(database)
-    created = await database.apart(_make(database), within_s=MIGRATION_S)
+    created = await database.run_in_task(_make(database), within_s=MIGRATION_S)
     # Another process was faster, perhaps with fewer steps.
     return Move(None, REVISION) if created else await migrate(database)
 
 
 async def _make(database: Database) -> bool:
     async with database.transaction(*_ALONE[database.dialect]) as connection:
-        return await connection.run_sync(_made)
+        return await connection.run_sync(_create_tables)
 
 
-def _made(connection: Connection) -> bool:
+def _create_tables(connection: Connection) -> bool:
     if _revision(connection) is not None:
         return False
     # The tables that exist already belong to another program, so they must not be used.
@@ -130,7 +130,7 @@ async def _migrate(database: Database, scripts: Path) -> Move:
     steps = importlib.import_module(MIGRATIONS)
     async with database.transaction(*_ALONE[database.dialect]) as connection:
         before = await connection.run_sync(_revision)
-        if before is not None and not steps.knows(scripts, before):
+        if before is not None and not steps.has_revision(scripts, before):
             await check(database)
         applied: list[str] = await connection.run_sync(steps.upgrade, scripts)
         after = await connection.run_sync(_revision)

@@ -203,4 +203,4 @@ async def replace_entries(
             rows = (await connection.execute(_VALUES, where_values)).all()
         return {row.tenant for row in rows if row.value == values[row.tenant][0]}
 
-    return await database.apart(replace()) if values else set()
+    return await database.run_in_task(replace()) if values else set()

@@ -18,7 +18,14 @@ from gatepost.storage.audit import ChainHead, ChainKey, Link, RecordsByChain, Se
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.async_engine import AsyncConnection
 from gatepost.storage.sql.audit import SqlAuditStore
-from gatepost.storage.sql.audit_heads import HEAD_COLUMNS, TOO_HIGH, among, is_beyond, locked, shown
+from gatepost.storage.sql.audit_heads import (
+    HEAD_COLUMNS,
+    TOO_HIGH,
+    among,
+    is_beyond,
+    locked,
+    recorded_end,
+)
 from gatepost.storage.sql.audit_sums import ADD_ON_CONFLICT, COLUMNS, rows_of_segments
 from gatepost.storage.sql.database import ANSWER_S, answering
 from gatepost.storage.sql.postgresql import RECYCLE_S, PostgresDatabase
@@ -113,7 +120,7 @@ class PostgresAuditStore(SqlAuditStore):
     async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Implement `AuditStore`."""
         if any(batch.values()) and not await self._write_at_once(batch, link):
-            await self._database.apart(self._write(batch, link))
+            await self._database.run_in_task(self._write(batch, link))
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -145,7 +152,7 @@ class PostgresAuditStore(SqlAuditStore):
         cached_heads = {chain: self._heads.pop(chain) for chain in batch if chain in self._heads}
         ends = cached_heads
         if len(cached_heads) < len(batch):
-            read, read_ends = await self._found(
+            read, read_ends = await self._heads_and_ends(
                 [chain for chain in batch if chain not in cached_heads]
             )
             cached_heads, ends = cached_heads | read, cached_heads | read_ends
@@ -156,13 +163,13 @@ class PostgresAuditStore(SqlAuditStore):
             new_heads = await self._write_in_turn(batch, link)
         self._heads |= new_heads
 
-    async def _found(
+    async def _heads_and_ends(
         self, chains: Sequence[ChainKey]
     ) -> tuple[dict[ChainKey, ChainHead | None], dict[ChainKey, ChainHead | None]]:
         """Return the heads of chains, and the ends that records are added after."""
         async with self._database.engine.connect() as connection:
             read = await _read(connection, chains)
-            return read, await _shown(connection, read)
+            return read, await _recorded_ends(connection, read)
 
     async def _write_in_turn(self, batch: RecordsByChain, link: Link) -> dict[ChainKey, ChainHead]:
         """Write after the heads in the database, which wait for this meanwhile."""
@@ -171,7 +178,7 @@ class PostgresAuditStore(SqlAuditStore):
             with contextlib.suppress(IntegrityError):
                 async with self._database.transaction() as connection:
                     heads = await locked(connection, sorted(batch))
-                    ends = await _shown(connection, heads)
+                    ends = await _recorded_ends(connection, heads)
                     new_heads, segments = _linked(batch, ends, link)
                     await connection.exec_driver_sql(
                         _WRITE, _parameters(heads, new_heads, segments)
@@ -191,7 +198,7 @@ class PostgresWriter:
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._connection: asyncpg.Connection | None = None
         self._statement: Any = None
         self._since = self._used = 0.0
@@ -203,7 +210,7 @@ class PostgresWriter:
         """
         Return whether a batch can be sent at once, over a connection that is open and not in use.
         """
-        return not (self._statement is None or self._turn.locked() or self._is_outdated())
+        return not (self._statement is None or self._lock.locked() or self._is_outdated())
 
     def _is_outdated(self) -> bool:
         connection = self._connection
@@ -235,7 +242,7 @@ class PostgresWriter:
     async def _in_turn(self, write: Callable[[], Awaitable[object]]) -> None:
         """Write, and close the connection unless it can be used again."""
         is_usable = False
-        async with self._turn:
+        async with self._lock:
             try:
                 await write()
                 is_usable = True
@@ -282,10 +289,10 @@ async def _read(
     return heads_of_chains | {head.key: head for head in heads}
 
 
-async def _shown(
+async def _recorded_ends(
     connection: AsyncConnection, heads: Mapping[ChainKey, ChainHead | None]
 ) -> dict[ChainKey, ChainHead | None]:
-    """Return the ends of the chains with these heads, as `audit_heads.shown`, in one statement."""
+    """Return the ends of the chains with these heads (`audit_heads.recorded_end`) together."""
     keys = list(heads)
     names, writers = [escaped(tenant) for tenant, _ in keys], [writer for _, writer in keys]
     newest = await connection.exec_driver_sql(_NEWEST, (names, writers))
@@ -293,7 +300,10 @@ async def _shown(
     beyond = [
         chain for chain, numbers in newest_by_chain.items() if is_beyond(numbers, heads[chain])
     ]
-    return {**heads, **{chain: await shown(connection, chain, heads[chain]) for chain in beyond}}
+    return {
+        **heads,
+        **{chain: await recorded_end(connection, chain, heads[chain]) for chain in beyond},
+    }
 
 
 def _linked(

@@ -246,7 +246,7 @@ async def check(url: str) -> None:
     """Raise StoreRefused unless the database is at our revision; it is left as it is."""
     if url.startswith(sqlite.SCHEME) and not sqlite.exists(url):
         # Looking at the database would create the file.
-        raise StoreRefused(database_schema.behind(None))
+        raise StoreRefused(database_schema.must_migrate(None))
     database = database_of(url)
     async with contextlib.aclosing(database):
         await database_schema.check(database)

@@ -43,9 +43,9 @@ from gatepost.storage.sql.sqlite_audit_statements import (
     heads_of,
     newest_checkpoint,
     put,
+    recorded_ends,
     records_since,
     segments_since,
-    shown,
 )
 from gatepost.storage.sql.sqlite_audit_wal import (
     Busy,
@@ -114,7 +114,7 @@ class SqliteConnection:
         segments: list[tuple[str, Segment]] = []
         heads: list[tuple[Any, ...]] = []
         sums: list[tuple[Any, ...]] = []
-        for chain, before in shown(execute, names):
+        for chain, before in recorded_ends(execute, names):
             key = names[chain]
             linked, head = link(chain, before, batch[chain])
             segments += [(key[0], segment) for segment in linked]
@@ -278,14 +278,14 @@ class SqliteMerger(SqliteConnection):
         """Merge in one transaction; return whether there is more."""
         merged = Merged(linker, linker.begin())
         with ExitStack() as undo:
-            ended: list[tuple[int, str, bool]] = []
+            ended_logs: list[tuple[int, str, bool]] = []
             if wal is not None:
                 undo.callback(self._doubt, wal)
             with self.transaction() as execute:
                 ends = {row[1]: stored_head(row) for row in ends_of(execute, OF_WALS)}
                 own_end = None
                 if wal is not None and wal.number == wal.merged.writer != 0:
-                    own_end = self._own(execute, wal, ends.get(wal.number), merged)
+                    own_end = self._merge_own(execute, wal, ends.get(wal.number), merged)
                     if restart and not merged.is_full:
                         own_end = merged.ends.get(wal.number, own_end)
                         merged.end(wal.number, own_end.number, own_end.hash, 0)
@@ -293,14 +293,14 @@ class SqliteMerger(SqliteConnection):
                 for number, path in wals(self.path).items():
                     if number in ends and (wal is None or number != wal.number):
                         file = undo.enter_context(opened(path))
-                        ended += self._other(path, file, ends[number], merged)
+                        ended_logs += self._merge_other(path, file, ends[number], merged)
                 _doubt_repeated(execute, merged)
                 self.extend(execute, merged.batch, merged.extension.link)
                 put(execute, heads=[astuple(end) for end in merged.ends.values()])
             merged.extension.committed()
             if wal is not None and own_end is not None:
                 wal.forget(merged.ends.get(wal.number, own_end))
-            for file, path, is_damaged in ended:
+            for file, path, is_damaged in ended_logs:
                 with suppress(OSError):  # the next merge tries again; a restart must follow now
                     if is_damaged:
                         keep_copy(file, path)
@@ -315,7 +315,7 @@ class SqliteMerger(SqliteConnection):
         if self.is_in_doubt:
             wal.is_ready = self.is_in_doubt = False
 
-    def _own(
+    def _merge_own(
         self, execute: Execute, wal: WriteAheadLog, stored_end: ChainHead | None, merged: Merged
     ) -> ChainHead:
         """Take the frames of this process; return how far they are merged."""
@@ -336,7 +336,7 @@ class SqliteMerger(SqliteConnection):
         merged.take(wal.number, iter([frame for frame in frames if frame.number > last]))
         return merged_end
 
-    def _other(
+    def _merge_other(
         self, path: str, file: int, stored_end: ChainHead, merged: Merged
     ) -> list[tuple[int, str, bool]]:
         """

@@ -55,7 +55,7 @@ def _heads(size: int) -> str:
 
 
 @cache
-def _shown(size: int) -> str:
+def _recorded_ends_statement(size: int) -> str:
     return (
         f"SELECT {', '.join(f'head.{name}' for name in _END)}, newest.last, newest.first "  # noqa: S608  # our names
         f"FROM (VALUES {', '.join(['(?, ?)'] * size)}) AS wanted "
@@ -106,12 +106,14 @@ def records_since(execute: Execute, chain: ChainKey, at: int) -> list[str]:
     return [row[0] for row in rows if isinstance(row[0], str)]
 
 
-def shown(
+def recorded_ends(
     execute: Execute, chains: Mapping[ChainKey, ChainKey]
 ) -> Iterator[tuple[ChainKey, ChainHead | None]]:
-    """Yield the end of each chain that records are added after, as `audit_heads.shown` does."""
+    """Yield the end of each chain that records are added after (`audit_heads.recorded_end`)."""
     for part in _parts([*chains.items()]):
-        rows = execute(_shown(len(part)), [value for _, key in part for value in key])
+        rows = execute(
+            _recorded_ends_statement(len(part)), [value for _, key in part for value in key]
+        )
         for (chain, key), (_, *columns, last, first) in zip(part, rows, strict=True):
             head = None if columns[0] is None else stored_head((chain[0], *columns))
             if first is not None and is_beyond((last, first), head):

@@ -100,7 +100,7 @@ class WriteAheadLog:
         self._locked = 0
         """The number of the write-ahead log that is locked."""
         self._database = os.stat(path)
-        self._place, self._opened = "", self._database
+        self._file_identity, self._opened = "", self._database
         """Where the write-ahead log is, and the file itself."""
         self._number, self._digest = 0, b""
         self._last: tuple[RecordsByChain | None, bytes] = None, b""
@@ -123,7 +123,7 @@ class WriteAheadLog:
                 raise StoreUnavailable("the write-ahead log of audit records is not open")
             self.is_ready = False
             check_file(self._path, self._database)
-            if not self._place or place_of(self._file) != self._place:
+            if not self._file_identity or place_of(self._file) != self._file_identity:
                 check_file(self._name, self._opened)
             self.is_ready = True
             if batch is self._last[0] and self._digest == self._last[1]:
@@ -195,7 +195,7 @@ class WriteAheadLog:
             if file >= 0:
                 break
         self._locked, self._name, self._file = number, name, file
-        self._place, self._opened = place_of(file), os.fstat(file)
+        self._file_identity, self._opened = place_of(file), os.fstat(file)
         check_file(name, self._opened)  # the place of a file that is gone already would not change
         return number
 

@@ -58,7 +58,7 @@ class SqliteAuditStore(SqlAuditStore):
         self._wal: WriteAheadLog | None = None
         self._appending = WorkThread("audit")
         self._merging = WorkThread("audit merge", self._look)
-        self._seen = 0, 0.0
+        self._last_look = 0, 0.0
         """The end of the write-ahead log, and when it was first seen there."""
         self._chains: set[ChainKey] = set()
         """The chains of the batches since the last merge."""
@@ -129,9 +129,9 @@ class SqliteAuditStore(SqlAuditStore):
         if wal is None or linker is None or not wal.position:
             return None
         now = time.monotonic()
-        if wal.position != self._seen[0]:
-            self._seen = wal.position, now
-        is_idle = now >= self._seen[1] + IDLE_S
+        if wal.position != self._last_look[0]:
+            self._last_look = wal.position, now
+        is_idle = now >= self._last_look[1] + IDLE_S
         restarts = is_idle or wal.position >= RESTARTED_BYTES
         self._since = now if self._since is None else self._since
         if restarts or wal.unmerged >= self._merged_bytes or now >= self._since + MERGED_S:
@@ -239,7 +239,7 @@ class WorkThread:
                 queued = self._queue.get(timeout=timeout)
             if queued is not None and not queued.answer.done():  # else it was late, or cancelled
                 with queued:
-                    queued.found = queued.work()
+                    queued.result = queued.work()
             del queued  # the item may hold a batch
             if self._closed and self._queue.empty():
                 return
@@ -251,7 +251,7 @@ class QueuedWork(msgspec.Struct, eq=False):
 
     work: Callable[[], Any]
     answer: "asyncio.Future[Any]"
-    found: Any = None
+    result: Any = None
 
     def __enter__(self) -> None:
         """Enter the block whose result or error goes to `answer`."""
@@ -261,7 +261,7 @@ class QueuedWork(msgspec.Struct, eq=False):
     ) -> bool:
         """Hand over the result, or the error, which is raised where the work is awaited."""
         with suppress(RuntimeError):  # the event loop is closed
-            self.answer.get_loop().call_soon_threadsafe(self.tell, self.found, error)
+            self.answer.get_loop().call_soon_threadsafe(self.tell, self.result, error)
         return True
 
     def tell(self, result: Any, error: BaseException | None) -> None:

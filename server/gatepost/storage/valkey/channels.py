@@ -86,7 +86,7 @@ class Channels:
     async def aclose(self) -> None:
         """Follow nothing any more."""
         self._followed.clear()
-        await asyncio.gather(*self._ending)
+        await self._ending.wait()
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.cancel()

@@ -146,12 +146,12 @@ class ValkeyConcurrency:
     def __init__(self, run: RunScript) -> None:
         self._run = run
         self._me = secrets.token_hex(8)
-        self._held: Counter[bytes] = Counter()
+        self._held_counts: Counter[bytes] = Counter()
         self._untold: set[bytes] = set()
         self._unsure: frozenset[bytes] = frozenset()
         self._renewal: asyncio.TimerHandle | None = None
         self._release: asyncio.TimerHandle | None = None
-        self._rate_limits = ValkeyRateLimits(self._ask, self._taken)
+        self._rate_limits = ValkeyRateLimits(self._ask, self._on_taken)
 
     async def take(
         self, buckets: Sequence[KeyedBucket], concurrency: Sequence[LimitedKey]
@@ -175,10 +175,10 @@ class ValkeyConcurrency:
 
     def leave(self, concurrency: Sequence[LimitedKey]) -> None:
         """End a call in each limit; other processes learn of it soon."""
-        self._held.subtract([key for key, _ in concurrency])
+        self._held_counts.subtract([key for key, _ in concurrency])
         for key, limit in concurrency:
-            if self._held[key] <= 0:
-                del self._held[key]
+            if self._held_counts[key] <= 0:
+                del self._held_counts[key]
             self._untold.add(key)
             if limit < LARGE_LIMIT:
                 self._rate_limits.tell()
@@ -192,20 +192,20 @@ class ValkeyConcurrency:
                 timer.cancel()
         await self._rate_limits.aclose()
 
-    def _taken(self, request: RateLimitRequest) -> None:
+    def _on_taken(self, request: RateLimitRequest) -> None:
         if request.concurrency:
             self._count([key for key, _ in request.concurrency])
 
     def _count(self, concurrency: Sequence[bytes]) -> None:
-        self._held.update(concurrency)
+        self._held_counts.update(concurrency)
         if self._renewal is None:
             self._renewal = asyncio.get_running_loop().call_later(RENEW_S, self._renew)
 
     def _renew(self) -> None:
         self._renewal = None
-        if self._held:
+        if self._held_counts:
             self._renewal = asyncio.get_running_loop().call_later(RENEW_S, self._renew)
-            self._tell(self._held)
+            self._tell(self._held_counts)
 
     def _told_late(self) -> None:
         self._release = None
@@ -239,7 +239,7 @@ class ValkeyConcurrency:
                     ],
                 )
             )
-        running = [self._held.get(key, 0) for key in concurrency]
+        running = [self._held_counts.get(key, 0) for key in concurrency]
         answer = await self._run([*buckets, *concurrency], _encode((self._me, running, encoded)))
         self._unsure = frozenset()
         denials: list[Denial | None] = [None] * len(requests)

@@ -38,13 +38,13 @@ class ValkeyRateLimits:
     Sends one batch of requests at a time, of all calls that came during the last one.
 
     A round trip of its own would cost a call more than everything else it does. *ask* is bounded in
-    time; if it fails, all waiting calls fail, so that none waits twice. *taken* is called with each
-    request that was granted and whose call still waits.
+    time; if it fails, all waiting calls fail, so that none waits twice. *on_taken* is called with
+    each request that was granted and whose call still waits.
     """
 
     def __init__(self, ask: AskServer, on_taken: Callable[[RateLimitRequest], None]) -> None:
         self._ask = ask
-        self._taken = on_taken
+        self._on_taken = on_taken
         self._sent: list[RateLimitRequest] = []
         self._waiting: list[RateLimitRequest] = []
         self._is_reported = True
@@ -85,7 +85,7 @@ class ValkeyRateLimits:
             for request, answer in zip(self._sent, answers, strict=True):
                 if not request.answer.done():  # the tokens are spent even if the caller hung up
                     if answer is None:
-                        self._taken(request)
+                        self._on_taken(request)
                     request.answer.set_result(answer)
             self._sent = []
         self._task = None

@@ -67,14 +67,13 @@ class ValkeySharedStore:
             await self.client.ping()
 
     async def aclose(self) -> None:
-        """Close all connections; subscriptions end."""
-        await self.channels.aclose()
-        await self.concurrency.aclose()
-        with contextlib.suppress(RedisError, OSError):
-            await self._take.aclose()
-        with contextlib.suppress(RedisError, OSError):
-            await self.client.aclose()
-            await self._pool.aclose()
+        """Close all connections, also if closing one of them fails; subscriptions end."""
+        async with contextlib.AsyncExitStack() as closing:
+            for close in (self._pool.aclose, self.client.aclose, self._take.aclose):
+                closing.enter_context(contextlib.suppress(RedisError, OSError))
+                closing.push_async_callback(close)
+            closing.push_async_callback(self.concurrency.aclose)
+            closing.push_async_callback(self.channels.aclose)
 
     async def levels(self, keys: list[bytes], buckets: int) -> list[float]:
         """Return the seconds missing in each bucket, then the running calls of each limit."""
@@ -132,7 +131,7 @@ class ValkeyTenantSharedStore:
             (self._key(b"bucket", spending.bucket), spending.rate, spending.burst)
             for spending in spendings
         ]
-        limits = [(self._key(b"limit", limit.name), limit.most) for limit in concurrency]
+        limits = [(self._key(b"limit", limit.name), limit.maximum) for limit in concurrency]
         return await self._shared_store.concurrency.take(buckets, limits)
 
     def hold(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
@@ -144,7 +143,7 @@ class ValkeyTenantSharedStore:
     def leave(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
         """End a call in each limit; other processes learn of it soon."""
         self._shared_store.concurrency.leave(
-            [(self._key(b"limit", limit.name), limit.most) for limit in concurrency]
+            [(self._key(b"limit", limit.name), limit.maximum) for limit in concurrency]
         )
 
     async def levels(

@@ -28,7 +28,7 @@ from gatepost.upstreams.calls.call_states import (
     Refuse,
     Send,
 )
-from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
+from gatepost.upstreams.calls.failures import ended_by, errored, failure_of, malformed
 from gatepost.upstreams.calls.health import UpstreamHealth
 from gatepost.upstreams.calls.input_requests import mirrored
 from gatepost.upstreams.calls.links import own_links
@@ -51,7 +51,7 @@ from gatepost.upstreams.calls.round_state import (
     target_of,
 )
 from gatepost.upstreams.calls.session_calls import SessionCalls
-from gatepost.upstreams.calls.tasks import UpstreamTask, gone, is_task, task_in
+from gatepost.upstreams.calls.tasks import UpstreamTask, is_task, server_removed, task_in
 from gatepost.upstreams.calls.upstream_call import (
     UpstreamCall,
     header_arguments,
@@ -206,9 +206,9 @@ class UpstreamCalls:
 
         return self._invoke(_Way(server, definition, prepare, read))
 
-    def _invoke(self, way: _Way) -> Invoke:
+    def _invoke(self, call_form: _Way) -> Invoke:
         async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
-            return await _OneCall(self, way, ctx, arguments).outcome()
+            return await _OneCall(self, call_form, ctx, arguments).outcome()
 
         return invoke
 
@@ -216,22 +216,24 @@ class UpstreamCalls:
 class _OneCall:
     """One run of one call."""
 
-    def __init__(self, calls: UpstreamCalls, way: _Way, ctx: CallContext, arguments: Any) -> None:
-        self._calls, self._way, self._ctx, self._arguments = calls, way, ctx, arguments
-        self._server = way.server
+    def __init__(
+        self, calls: UpstreamCalls, call_form: _Way, ctx: CallContext, arguments: Any
+    ) -> None:
+        self._calls, self._call_form, self._ctx, self._arguments = calls, call_form, ctx, arguments
+        self._server = call_form.server
         self._connection: UpstreamConnection = calls._connections.of(
-            way.server, principal_of(ctx, way.server)
+            call_form.server, principal_of(ctx, call_form.server)
         )
-        self._call = way.prepare(arguments)
-        self._declared: Capabilities = mirrored(way.server, ctx.client.capabilities)
+        self._call = call_form.prepare(arguments)
+        self._declared: Capabilities = mirrored(call_form.server, ctx.client.capabilities)
         self._is_modern = False
 
     async def outcome(self) -> Outcome:
         """Return the outcome; raises what the protocol answers."""
-        server, way = self._server, self._way
-        last = await self._made()
+        server, call_form = self._server, self._call_form
+        last = await self._last_step()
         if isinstance(last, Ended):
-            raise ended(server, last, reads=way.reads)
+            raise failure_of(server, last, reads=call_form.reads)
         if isinstance(last, Errored):
             raise errored(
                 server,
@@ -245,19 +247,19 @@ class _OneCall:
         try:
             if structured is not None and len(msgspec.json.encode(structured)) > LONG_BYTES:
                 # Checking takes milliseconds; other calls are served meanwhile.
-                args = (way.read, result, self._arguments)
+                args = (call_form.read, result, self._arguments)
                 outcome = await in_cpu_thread(self._ctx.caller, *args, bounded=False)
             else:
-                outcome = way.read(result, self._arguments)
+                outcome = call_form.read(result, self._arguments)
         except Malformed as error:
-            raise malformed(server, error, reads=way.reads) from None
-        if way.reads:
+            raise malformed(server, error, reads=call_form.reads) from None
+        if call_form.reads:
             return outcome
         return own_links(outcome, server.id, partial(self._calls._owner_of, self._ctx.caller))
 
-    async def _made(self) -> LastStep:
+    async def _last_step(self) -> LastStep:
         ctx, server = self._ctx, self._server
-        target = target_of(ctx, server, self._way.definition, self._arguments)
+        target = target_of(ctx, server, self._call_form.definition, self._arguments)
         try:
             state = kept_for(ctx.client.previous_state, target, server, nested=ctx.depth > 0)
         except Stale as stale:
@@ -314,7 +316,7 @@ class _OneCall:
                     self._connection.exchange, call.method, call.params, self._options(waits=True)
                 ),
                 idempotency_digest=idempotency_key(
-                    self._ctx, self._server, self._way.definition.key
+                    self._ctx, self._server, self._call_form.definition.key
                 ),
             )
         return await self._in_rounds(target, state)
@@ -342,7 +344,7 @@ class _OneCall:
     async def _task(self, target: UpstreamTarget, task: Mapping[str, Any]) -> LastStep:
         async def ask(method: str, params: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
             if not await self._calls._is_served(self._server):
-                raise gone(self._server)
+                raise server_removed(self._server)
             return await self._exchanged(UpstreamCall(method, params), self._options(waits=False))
 
         polled = UpstreamTask(self._ctx, self._server, target, self._declared, ask)
@@ -369,7 +371,7 @@ class _OneCall:
             self._server,
             self._call,
             self._declared,
-            key=self._way.definition.key,
+            key=self._call_form.definition.key,
             waits=waits,
         )
 

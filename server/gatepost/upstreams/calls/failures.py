@@ -60,7 +60,7 @@ UNCERTAIN_ENDS = frozenset(
 """The ends after which the upstream may have done its work."""
 
 
-def ended(server: UpstreamServer, end: Ended, *, reads: bool = False) -> ToolFailure:
+def failure_of(server: UpstreamServer, end: Ended, *, reads: bool = False) -> ToolFailure:
     """
     Return the failure of a call that ended without an answer.
 

@@ -20,11 +20,11 @@ def own_links(outcome: Outcome, server_id: str, owner_of: OwnerOf) -> Outcome:
     """
     if not any(block.get("type") in ("resource_link", "resource") for block in outcome.content):
         return outcome
-    content = tuple(_own(block, server_id, owner_of) for block in outcome.content)
+    content = tuple(_without_foreign_uri(block, server_id, owner_of) for block in outcome.content)
     return msgspec.structs.replace(outcome, content=content)
 
 
-def _own(block: ContentBlock, server_id: str, owner_of: OwnerOf) -> ContentBlock:
+def _without_foreign_uri(block: ContentBlock, server_id: str, owner_of: OwnerOf) -> ContentBlock:
     inner = block.get("resource")
     holder = inner if block.get("type") == "resource" else block
     uri = holder.get("uri") if isinstance(holder, Mapping) else None

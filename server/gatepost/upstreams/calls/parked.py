@@ -101,11 +101,11 @@ class ParkedCalls:
         self._closed = False
 
     def __len__(self) -> int:
-        return sum(one.ended_at is None for one in self._calls.values())
+        return sum(parked.ended_at is None for parked in self._calls.values())
 
     def waiting(self) -> int:
         """Return the number of requests in this process that wait for a parked call."""
-        return sum(one.running.waiting for one in self._calls.values())
+        return sum(parked.running.waiting for parked in self._calls.values())
 
     async def park(self, call: ParkedCall) -> bool:
         """
@@ -132,37 +132,37 @@ class ParkedCalls:
     def find(self, tenant: str, identity: str, call: str) -> RunningExchange | None:
         """Return the exchange of a parked call; None if it is unknown or another caller's."""
         self._sweep()
-        found = self._calls.get(identity)
-        if found is None or found.caller.tenant_id != tenant or found.call != call:
+        parked = self._calls.get(identity)
+        if parked is None or parked.caller.tenant_id != tenant or parked.call != call:
             return None
-        return found.running
+        return parked.running
 
-    def ended(self, identity: str, size: int) -> None:
+    def note_end(self, identity: str, size: int) -> None:
         """Note that a call has ended, with a last step of this size."""
         if (call := self._calls.get(identity)) is not None:
             call.ended_at, call.size = self._clock(), size
             if call.timer is not None:
                 call.timer.cancel()
 
-    def end(self, which: Callable[[TenantContext], bool]) -> None:
+    def end(self, predicate: Callable[[TenantContext], bool]) -> None:
         """Cancel the parked calls of these callers, whose access has ended."""
-        for one in self._calls.values():
-            if which(one.caller):
-                one.running.cancel("The caller may not call any more")
+        for parked in self._calls.values():
+            if predicate(parked.caller):
+                parked.running.cancel("The caller may not call any more")
 
     def servers(self, tenant: str) -> set[str]:
         """Return the ids of a tenant's servers that have parked calls here."""
         return {
-            one.server.id
-            for one in self._calls.values()
-            if one.ended_at is None and one.caller.tenant_id == tenant
+            parked.server.id
+            for parked in self._calls.values()
+            if parked.ended_at is None and parked.caller.tenant_id == tenant
         }
 
     def end_removed(self, tenant: str, active: Collection[str]) -> None:
         """Cancel the parked calls of a tenant's servers that are not among the *active* ones."""
-        for one in self._calls.values():
-            if one.caller.tenant_id == tenant and one.server.id not in active:
-                one.running.cancel("The server was removed or disabled")
+        for parked in self._calls.values():
+            if parked.caller.tenant_id == tenant and parked.server.id not in active:
+                parked.running.cancel("The server was removed or disabled")
 
     def _time(self, call: ParkedCall) -> None:
         """End a call when its caller's token has expired, as a running one ends (`Runner`)."""
@@ -179,10 +179,10 @@ class ParkedCalls:
     async def aclose(self) -> None:
         """Cancel all parked calls: their callers are told that the outcome is unknown."""
         self._closed = True
-        running = [one.running for one in self._calls.values() if not one.running.over]
-        for one in self._calls.values():
-            if one.timer is not None:
-                one.timer.cancel()
+        running = [parked.running for parked in self._calls.values() if not parked.running.over]
+        for parked in self._calls.values():
+            if parked.timer is not None:
+                parked.timer.cancel()
         self._calls.clear()
         await asyncio.gather(*(exchange.aclose(SERVER_STOPS) for exchange in running))
         if serving := tuple(self._serving.values()):
@@ -194,11 +194,13 @@ class ParkedCalls:
         self._subscriptions.clear()
 
     def _has_room(self, call: ParkedCall) -> bool:
-        waiting = [one for one in self._calls.values() if one.ended_at is None]
-        tenant = [one for one in waiting if one.caller.tenant_id == call.caller.tenant_id]
-        caller = [one for one in tenant if one.caller.principal_key == call.caller.principal_key]
+        waiting = [parked for parked in self._calls.values() if parked.ended_at is None]
+        tenant = [parked for parked in waiting if parked.caller.tenant_id == call.caller.tenant_id]
+        caller = [
+            parked for parked in tenant if parked.caller.principal_key == call.caller.principal_key
+        ]
         # Each holds a request at its server, and these must stay available to others.
-        server = [one for one in tenant if one.server.id == call.server.id]
+        server = [parked for parked in tenant if parked.server.id == call.server.id]
         limits = self.limits
         return (
             len(waiting) < limits.process
@@ -209,12 +211,12 @@ class ParkedCalls:
 
     def _sweep(self) -> None:
         now, limits = self._clock(), self.limits
-        ended = [one for one in self._calls.values() if one.ended_at is not None]
-        size = sum(one.size for one in ended)
-        for one in sorted(ended, key=lambda one: one.ended_at or 0.0):
-            if now - (one.ended_at or 0.0) > limits.kept_s or size > limits.kept_bytes:
-                size -= one.size
-                del self._calls[one.id]
+        ended_calls = [parked for parked in self._calls.values() if parked.ended_at is not None]
+        size = sum(parked.size for parked in ended_calls)
+        for parked in sorted(ended_calls, key=lambda parked: parked.ended_at or 0.0):
+            if now - (parked.ended_at or 0.0) > limits.kept_s or size > limits.kept_bytes:
+                size -= parked.size
+                del self._calls[parked.id]
 
     async def _subscribe(self, tenant: str) -> None:
         async with self._subscribing:

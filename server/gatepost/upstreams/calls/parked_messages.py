@@ -51,7 +51,7 @@ class Sealing:
         starts = range(0, len(text), CHUNK_BYTES)
         parts = [
             self._keyring.seal(
-                PURPOSE, text[at : at + CHUNK_BYTES], context=self._part(at, len(text))
+                PURPOSE, text[at : at + CHUNK_BYTES], context=self._part_context(at, len(text))
             )
             for at in starts
         ]
@@ -63,7 +63,9 @@ class Sealing:
             size, *parts = msgspec.json.decode(sealed)
             text = b""
             for part in parts:
-                piece = self._keyring.open(PURPOSE, part, context=self._part(len(text), size))
+                piece = self._keyring.open(
+                    PURPOSE, part, context=self._part_context(len(text), size)
+                )
                 if piece is None:
                     return None
                 text += piece
@@ -71,7 +73,7 @@ class Sealing:
         except (msgspec.DecodeError, TypeError, ValueError):
             return None
 
-    def _part(self, at: int, size: int) -> bytes:
+    def _part_context(self, at: int, size: int) -> bytes:
         return self._context + b"%d/%d" % (at, size)
 
 

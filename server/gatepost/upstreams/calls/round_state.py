@@ -111,7 +111,7 @@ def kept_for(
         if nested:
             return None
         raise Stale(FOREIGN_STATE) from None
-    if _place(state.target) != _place(target):
+    if _target_fields(state.target) != _target_fields(target):
         if nested:
             return None
         raise Stale(FOREIGN_STATE)
@@ -120,7 +120,7 @@ def kept_for(
     return state
 
 
-def _place(target: UpstreamTarget) -> Mapping[str, Any]:
+def _target_fields(target: UpstreamTarget) -> Mapping[str, Any]:
     return {
         name: value for name, value in msgspec.structs.asdict(target).items() if name != "digest"
     }

@@ -41,15 +41,15 @@ class RunningExchange:
     """
     One exchange with an upstream, which may outlive the request that began it.
 
-    *ended* is called once with the last step. The caller's requests come and go: each gives its
+    *on_end* is called once with the last step. The caller's requests come and go: each gives its
     answers with `after` and waits there for the next step. The request that did so last gets the
     notifications, until the call ends or `mute` is called.
     """
 
     def __init__(
-        self, machine: SessionCall, open_: OpenExchange, *, ended: Callable[[LastStep], None]
+        self, machine: SessionCall, open_: OpenExchange, *, on_end: Callable[[LastStep], None]
     ) -> None:
-        self._machine, self._open, self._ended = machine, open_, ended
+        self._machine, self._open, self._on_end = machine, open_, on_end
         self._loop = asyncio.get_running_loop()
         self._progressed = asyncio.Event()
         self._exchange: UpstreamExchange | None = None
@@ -191,8 +191,8 @@ class RunningExchange:
             return
         self._listener = None
         last = self._machine.steps[-1]
-        ended, self._ended = self._ended, _nothing
-        ended(last)  # type: ignore[arg-type]  # a finished machine has a last step
+        on_end, self._on_end = self._on_end, _nothing
+        on_end(last)  # type: ignore[arg-type]  # a finished machine has a last step
 
     def _tick(self) -> None:
         self._apply(self._machine.tick(self._loop.time()))

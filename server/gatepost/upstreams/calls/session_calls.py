@@ -90,7 +90,7 @@ class SessionCalls:
         identity = secrets.token_urlsafe(24)
         loop = asyncio.get_running_loop()
         machine = SessionCall(server, declared, loop.time())
-        running = RunningExchange(machine, open_, ended=partial(self._ended, identity))
+        running = RunningExchange(machine, open_, on_end=partial(self._note_end, identity))
         self._running.add(running)
         running.task.add_done_callback(lambda _: self._running.discard(running))
         first = ParkedState(target, self._parked.replica, identity, 0, {})
@@ -227,9 +227,9 @@ class SessionCalls:
         )
         return state if state is not None and state.target.call == target.call else None
 
-    def _ended(self, identity: str, last: LastStep) -> None:
+    def _note_end(self, identity: str, last: LastStep) -> None:
         size = len(msgspec.json.encode(last)) if isinstance(last, Concluded) else 256
-        self._parked.ended(identity, size)
+        self._parked.note_end(identity, size)
 
 
 def _call_log_name(idempotency_digest: str) -> str:

@@ -39,7 +39,7 @@ def task_in(server: UpstreamServer, message: UpstreamResult | UpstreamError) -> 
     return task
 
 
-def gone(server: UpstreamServer) -> ToolFailure:
+def server_removed(server: UpstreamServer) -> ToolFailure:
     """Return the failure of a call whose server is not asked any more while its task runs."""
     sentence = f"{server.name} was removed, disabled or moved while it carried out this call."
     return ToolFailure("internal", f"{sentence} Whether it was carried out is unknown.")
@@ -78,7 +78,7 @@ class UpstreamTask:
             # If the caller's client does not accept tasks, nothing happens here, and this call
             # waits.
             await self._ctx.client.detach(state=state if self._is_durable and state else b"")
-            ended = await self._poll(task)
+            last_response = await self._poll(task)
             is_left = False
         except ConnectionFailure:
             is_left = False  # the upstream is not told
@@ -86,7 +86,11 @@ class UpstreamTask:
         finally:
             if is_left and not self._ctx.client.handed_over:
                 await self._cancel(task["taskId"])
-        return ended if isinstance(ended, UpstreamError) else self._end(ended.value)
+        return (
+            last_response
+            if isinstance(last_response, UpstreamError)
+            else self._end(last_response.value)
+        )
 
     async def _cancel(self, identity: str) -> None:
         with suppress(ConnectionFailure, ToolFailure, TimeoutError):
@@ -95,20 +99,20 @@ class UpstreamTask:
 
     async def _poll(self, task: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
         """Return the task in its last state, or the error that took its place."""
-        lost, identity = 0, task["taskId"]
+        failed_polls, identity = 0, task["taskId"]
         while True:
             await self._tell(task)
             await self._sleep(_interval_s(task))
             try:
                 response = await self._ask("tasks/get", {"taskId": identity})
             except ConnectionFailure as failure:
-                lost += 1
-                if lost >= FAILED_POLLS:
+                failed_polls += 1
+                if failed_polls >= FAILED_POLLS:
                     raise ConnectionFailure("outcome_unknown", failure.message) from None
                 continue
             if isinstance(response, UpstreamError):
                 return response
-            lost, task = 0, response.value
+            failed_polls, task = 0, response.value
             if task.get("taskId", identity) != identity:
                 sentence = f"{self._server.name} answered with another task than that of this call."
                 raise ToolFailure("internal", sentence)

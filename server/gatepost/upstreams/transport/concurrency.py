@@ -26,8 +26,8 @@ class UpstreamConcurrency:
     """
 
     def __init__(self, server: str, max_requests: int, *, wait_s: float = WAIT_S) -> None:
-        self._server, self._most, self._wait_s = server, max(max_requests, 1), wait_s
-        self._share = self._most - self._most // RESERVED
+        self._server, self._max_requests, self._wait_s = server, max(max_requests, 1), wait_s
+        self._share = self._max_requests - self._max_requests // RESERVED
         self._running = 0
         self._of_caller: Counter[ConcurrencyKey] = Counter()
         self._waiters: dict[asyncio.Future[None], ConcurrencyKey] = {}
@@ -35,13 +35,13 @@ class UpstreamConcurrency:
 
     async def acquire(self, caller: ConcurrencyKey = None) -> None:
         """Wait for admission; raises ConnectionFailure("overloaded")."""
-        if self._running < self._most and self._has_share(caller):
+        if self._running < self._max_requests and self._has_share(caller):
             self._admit(caller)
             return
         waiting = list(self._waiters.values())
-        max_running = self._most if caller is None else self._share
+        max_running = self._max_requests if caller is None else self._share
         if (
-            len(waiting) >= self._most * WAITING_PER_RUNNING
+            len(waiting) >= self._max_requests * WAITING_PER_RUNNING
             or waiting.count(caller) >= max_running * WAITING_PER_RUNNING
         ):
             raise self._overloaded()
@@ -70,7 +70,7 @@ class UpstreamConcurrency:
         if self._of_caller[caller] == 0:
             del self._of_caller[caller]
         for waiter, waiting in list(self._waiters.items()):
-            if self._running >= self._most:
+            if self._running >= self._max_requests:
                 return
             if waiter.done():
                 del self._waiters[waiter]

@@ -38,7 +38,7 @@ class RegisteredServer:
 
     def __init__(self, server: UpstreamServer) -> None:
         self.revision, self.tenant = server.revision, server.tenant
-        self.known = KnownEra()
+        self.known_era = KnownEra()
         self.concurrency = UpstreamConcurrency(server.name, server.concurrency)
 
 
@@ -74,7 +74,7 @@ class UpstreamConnections:
         key = (server.id, server.revision, server.credential, principal)
         connection = self._connections.pop(key, None)
         if connection is None:
-            connection = self._made(server, principal)
+            connection = self._new_connection(server, principal)
         # At the end, so that the mapping is in the order of use.
         self._connections[key] = connection
         self._close_idle(connection)
@@ -93,12 +93,15 @@ class UpstreamConnections:
 
     async def aclose(self) -> None:
         """Close all connections (`Connections`)."""
-        connections = list(self._connections.values())
+        for connection in self._connections.values():
+            self._closing.start(connection.aclose())
         self._connections.clear()
         self._servers.clear()
-        await asyncio.gather(*(connection.aclose() for connection in connections), *self._closing)
+        await self._closing.wait()
 
-    def _made(self, server: UpstreamServer, principal: tuple[str, ...] | None) -> KeptConnection:
+    def _new_connection(
+        self, server: UpstreamServer, principal: tuple[str, ...] | None
+    ) -> KeptConnection:
         shared = self._servers.get(server.id)
         if shared is None or shared.revision != server.revision:
             shared = self._servers[server.id] = RegisteredServer(server)
@@ -106,12 +109,12 @@ class UpstreamConnections:
             if server.program is None:
                 raise ValueError(f"the stdio server {server.name} has no program")
             return StdioConnection(
-                server, server.program, self._programs, shared.known, shared.concurrency
+                server, server.program, self._programs, shared.known_era, shared.concurrency
             )
         requester = HttpRequester(self._client, server, self._credential_of(server), principal)
         return HttpConnection(
             requester,
-            shared.known,
+            shared.known_era,
             shared.concurrency,
             keeps_state=principal is not None,
         )

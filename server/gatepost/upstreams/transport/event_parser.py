@@ -46,7 +46,7 @@ class EventParser:
         self._type = b""
         self._size = self._lines = 0
         self._after_return = False
-        self._begun = False
+        self._has_begun = False
 
     def receive(self, piece: bytes) -> list[ReceivedEvent]:
         """Return the events that end in *piece*; raises StreamTooLarge."""
@@ -75,8 +75,8 @@ class EventParser:
             self._partial.append(part)
 
     def _line(self, line: bytes) -> ReceivedEvent | None:
-        if not self._begun:
-            line, self._begun = line.removeprefix(_BOM), True
+        if not self._has_begun:
+            line, self._has_begun = line.removeprefix(_BOM), True
         self._lines += 1
         if self._lines > self._most_lines:
             raise StreamTooLarge("sent a stream of more lines than are read")

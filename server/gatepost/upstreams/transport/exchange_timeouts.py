@@ -15,7 +15,7 @@ class ExchangeTimeouts:
     """
 
     def __init__(self, timeout_s: float, idle_s: float) -> None:
-        self._left, self._idle = timeout_s, idle_s
+        self._remaining_s, self._idle = timeout_s, idle_s
         self._timer: asyncio.Timeout | None = None
         self._since = 0.0
         self._open = 0
@@ -57,10 +57,10 @@ class ExchangeTimeouts:
             self._timer.reschedule(asyncio.get_running_loop().time())
 
     def _limit(self) -> float | None:
-        return None if self._open else max(min(self._left, self._idle), 0.0)
+        return None if self._open else max(min(self._remaining_s, self._idle), 0.0)
 
     def _spend(self) -> None:
         now = asyncio.get_running_loop().time()
         if not self._open:
-            self._left -= now - self._since
+            self._remaining_s -= now - self._since
         self._since = now

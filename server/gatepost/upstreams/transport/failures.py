@@ -59,7 +59,7 @@ def broken(server: str) -> ConnectionFailure:
     )
 
 
-def late(server: str) -> ConnectionFailure:
+def timed_out(server: str) -> ConnectionFailure:
     """Return the failure of a request that took too long."""
     return ConnectionFailure(
         "timeout",

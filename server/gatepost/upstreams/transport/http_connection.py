@@ -169,7 +169,7 @@ class HttpConnection:
     async def _once(self, key: bytes, make: Callable[[], Awaitable[UpstreamPeer]]) -> UpstreamPeer:
         """Let all requests that need the same session wait for one opening."""
 
-        async def made() -> UpstreamPeer:
+        async def new_peer() -> UpstreamPeer:
             try:
                 async with asyncio.timeout(3 * WITHIN_S):
                     return await make()
@@ -185,7 +185,7 @@ class HttpConnection:
 
         task = self._opening.get(key)
         if task is None:
-            task = self._opening[key] = asyncio.create_task(made())
+            task = self._opening[key] = asyncio.create_task(new_peer())
             task.add_done_callback(_retrieved)
         try:
             return await asyncio.shield(task)
@@ -240,9 +240,9 @@ class HttpConnection:
     async def _level(self, peer: UpstreamPeer, method: str, options: RequestOptions) -> None:
         """Set the log level of a session, which the modern era says with each request."""
         level = options.log_level
-        wants = level is not None and level != peer.log_level and method != "logging/setLevel"
+        needs_level = level is not None and level != peer.log_level and method != "logging/setLevel"
         is_session = peer.description.era == "session"
-        if not wants or not is_session or "logging" not in peer.description.capabilities:
+        if not needs_level or not is_session or "logging" not in peer.description.capabilities:
             return
         request = self._prepared(peer, "logging/setLevel", {"level": level}, NO_OPTIONS)
         exchange = HttpExchange(self, peer, request)
@@ -267,9 +267,11 @@ class HttpConnection:
 
     def drop_peer(self, peer: UpstreamPeer, *, era_too: bool) -> None:
         """Forget a session that the server ended, or everything if it speaks another revision."""
-        peer.lost = True
+        peer.is_lost = True
         self._close_stream(peer)
-        self._sessions = {key: other for key, other in self._sessions.items() if other is not peer}
+        self._sessions = {
+            key: kept_peer for key, kept_peer in self._sessions.items() if kept_peer is not peer
+        }
         if era_too:
             self._modern, self._discovery.era = None, None
 
@@ -283,7 +285,7 @@ class HttpConnection:
 
     def _end(self, peer: UpstreamPeer) -> None:
         self._close_stream(peer)
-        if peer.session_id is not None and not peer.lost:
+        if peer.session_id is not None and not peer.is_lost:
             self._background("DELETE", peer, b"")
 
     def _background(self, verb: str, peer: UpstreamPeer, body: bytes) -> None:

@@ -27,10 +27,10 @@ from gatepost.upstreams.transport.exchange_timeouts import ExchangeTimeouts
 from gatepost.upstreams.transport.failures import (
     broken,
     invalid,
-    late,
     raise_for_refusal,
     reported,
     session_lost,
+    timed_out,
 )
 from gatepost.upstreams.transport.http_requester import HttpRequester
 from gatepost.upstreams.transport.incoming import ReceivedMessage, UpstreamResponse
@@ -88,13 +88,13 @@ class HttpExchange:
         self._timeouts = ExchangeTimeouts(request.options.timeout_s, request.options.idle_s)
         self._is_session = request.era == "session"
         self._reader = MessageReader(
-            request.id, request.options.progress_token, asks=self._is_session
+            request.id, request.options.progress_token, has_requests=self._is_session
         )
         self._parser = EventParser(request.options.max_bytes)
         self._client_requests = OpenClientRequests(
             self._timeouts, host.concurrency, request.options.caller
         )
-        self._sent = self._ended = self._cancelled = False
+        self._sent = self._has_ended = self._cancelled = False
         self._messages = self._run()
 
     def messages(self) -> AsyncIterator[UpstreamMessage]:
@@ -121,7 +121,7 @@ class HttpExchange:
 
     async def cancel(self, reason: str) -> None:
         """Tell the upstream that no caller waits any more (`UpstreamExchange`)."""
-        if self._ended or self._cancelled:
+        if self._has_ended or self._cancelled:
             return
         self._cancelled = True
         if self._is_session and self._sent:
@@ -135,7 +135,7 @@ class HttpExchange:
         await self._messages.aclose()
         if self._stream is not None:
             self._stream.running.pop(self._request.id, None)
-        if self._sent and not self._ended:
+        if self._sent and not self._has_ended:
             await self.cancel("the request was given up")
         self._client_requests.close()
 
@@ -150,12 +150,12 @@ class HttpExchange:
             self._stream.running[self._request.id] = self
             received = merged(received, self._side)
         async with aclosing(received) as incoming:
-            while not self._ended:
+            while not self._has_ended:
                 try:
                     async with self._timeouts.waiting():
                         message = await self._next(incoming)
                 except TimeoutError:
-                    raise late(self._server) from None
+                    raise timed_out(self._server) from None
                 if isinstance(message, UpstreamRequest):
                     self._client_requests.ask(message.id)
                 if message is not None:
@@ -167,7 +167,7 @@ class HttpExchange:
             with reported(self._server):
                 judgement = self._reader.judge(received)
             if isinstance(judgement, Deliver):
-                self._ended = judgement.final
+                self._has_ended = judgement.final
                 return judgement.message
             if isinstance(judgement, AnswerItself):
                 self._host.aside(self._peer, outgoing.response(judgement.id, judgement.answer))
@@ -241,7 +241,7 @@ class HttpExchange:
         return UpstreamResponse(self._request.id, error)
 
     def _can_resume(self) -> bool:
-        return self._is_session and bool(self._parser.last_id) and not self._ended
+        return self._is_session and bool(self._parser.last_id) and not self._has_ended
 
     async def _resumed(self) -> AsyncGenerator[ReceivedMessage, None]:
         """Continue the stream after its last event; raises ConnectionFailure if that fails."""

@@ -123,7 +123,7 @@ def _take(
     if isinstance(received, UpstreamNotification) and received.method in CHANGE_NOTIFICATIONS:
         queue.put(received)
     elif isinstance(received, UpstreamRequest):
-        judgement = judged_request(received, asks=False)
+        judgement = judged_request(received, has_requests=False)
         if isinstance(judgement, AnswerItself):
             host.aside(peer, outgoing.response(judgement.id, judgement.answer))
 

@@ -34,11 +34,11 @@ async def merged(
             future.cancel()
         if waiting:
             await asyncio.wait(waiting)
-            _seen(waiting)
+            _retrieve_errors(waiting)
         await messages.aclose()
 
 
-def _seen(futures: list[asyncio.Future[T]]) -> None:
+def _retrieve_errors(futures: list[asyncio.Future[T]]) -> None:
     """Mark errors as retrieved that no task awaits any longer."""
     for future in futures:
         if not future.cancelled():

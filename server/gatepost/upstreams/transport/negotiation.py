@@ -31,7 +31,7 @@ class UpstreamPeer(msgspec.Struct):
     log_level: str | None = None
     users: int = 0
     """The requests that run in this session."""
-    lost: bool = False
+    is_lost: bool = False
 
     def headers(self) -> dict[str, str]:
         """Return the headers of each request to it."""

@@ -67,8 +67,8 @@ class PreparedRequest(msgspec.Struct, frozen=True):
         if isinstance(name, str):
             headers["mcp-name"] = encoded_value(name)
         for header, value in self.options.header_arguments.items():
-            short = header.lower().removeprefix(PARAM)
-            headers[PARAM + short] = encoded_value(value)
+            parameter = header.lower().removeprefix(PARAM)
+            headers[PARAM + parameter] = encoded_value(value)
         return headers
 
     def _meta(self, meta: Any) -> dict[str, Any]:

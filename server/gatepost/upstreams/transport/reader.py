@@ -59,8 +59,8 @@ MessageAction = Deliver | AnswerItself | Announce | Literal["alive", "ignored"]
 class MessageReader:
     """Judges the messages for the request *identity*, in the order of their arrival."""
 
-    def __init__(self, identity: int, progress_token: str | None, *, asks: bool) -> None:
-        self._identity, self._token, self._asks = identity, progress_token, asks
+    def __init__(self, identity: int, progress_token: str | None, *, has_requests: bool) -> None:
+        self._identity, self._token, self._has_requests = identity, progress_token, has_requests
         self._count = 0
 
     def judge(self, received: ReceivedMessage) -> MessageAction:
@@ -73,7 +73,7 @@ class MessageReader:
                 return "ignored"
             return Deliver(received.outcome, final=True)
         if isinstance(received, UpstreamRequest):
-            return judged_request(received, asks=self._asks)
+            return judged_request(received, has_requests=self._has_requests)
         return self._notified(received)
 
     def _notified(self, received: UpstreamNotification) -> MessageAction:
@@ -89,11 +89,11 @@ class MessageReader:
         return Deliver(received) if received.method in FORWARDED_NOTIFICATIONS else "ignored"
 
 
-def judged_request(received: UpstreamRequest, *, asks: bool) -> Deliver | AnswerItself:
-    """Return what to do with a request of the server; *asks* if the revision has any."""
+def judged_request(received: UpstreamRequest, *, has_requests: bool) -> Deliver | AnswerItself:
+    """Return what to do with a request of the server; *has_requests* if the revision has any."""
     if received.method == "ping":
         return AnswerItself(received.id, {"result": {}})
-    if asks and received.method in CLIENT_REQUESTS:
+    if has_requests and received.method in CLIENT_REQUESTS:
         return Deliver(received)
     error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
     return AnswerItself(received.id, {"error": error})

@@ -54,7 +54,7 @@ class SessionStream(msgspec.Struct):
         self, host: NotificationHost, peer: UpstreamPeer, opened: asyncio.Event
     ) -> None:
         attempts = 0
-        while attempts < ATTEMPTS and not peer.lost:
+        while attempts < ATTEMPTS and not peer.is_lost:
             attempts += 1
             try:
                 async with aclosing(read_stream(host, peer)) as messages:
@@ -86,7 +86,7 @@ class SessionStream(msgspec.Struct):
         self, host: NotificationHost, peer: UpstreamPeer, received: UpstreamRequest
     ) -> None:
         owner = owner_of(received, self.running.keys())
-        judgement = judged_request(received, asks=owner is not None)
+        judgement = judged_request(received, has_requests=owner is not None)
         if isinstance(judgement, AnswerItself):
             host.aside(peer, outgoing.response(judgement.id, judgement.answer))
         elif owner is not None:

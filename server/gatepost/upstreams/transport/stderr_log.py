@@ -36,7 +36,7 @@ class StderrLog:
 
     def end(self) -> None:
         """Log an unfinished last line, and how many were left out."""
-        for line in self._lines.rest():
+        for line in self._lines.unfinished_line():
             self._line(line)
         self._report()
 

@@ -69,7 +69,7 @@ class StdioConnection:
         self.users = 0
         """The requests that use it now."""
         self._server, self._program, self._services = server, program, services
-        self._known, self._concurrency = known_era, concurrency
+        self._known_era, self._concurrency = known_era, concurrency
         self._introduced: IntroducedProcess | None = None
         self._starting: asyncio.Task[IntroducedProcess] | None = None
         self._ending = TaskSet()
@@ -133,8 +133,7 @@ class StdioConnection:
             self._starting.cancel()
             await asyncio.wait([self._starting])
         self._retire()
-        if self._ending:
-            await asyncio.wait(self._ending)
+        await self._ending.wait()
 
     @asynccontextmanager
     async def _used(self) -> AsyncIterator[None]:
@@ -148,9 +147,9 @@ class StdioConnection:
             self.users -= 1
             if not self.users and not self._closed:
                 loop = asyncio.get_running_loop()
-                self._idle = loop.call_later(self._program.idle_s, self._rest)
+                self._idle = loop.call_later(self._program.idle_s, self._stop_idle)
 
-    def _rest(self) -> None:
+    def _stop_idle(self) -> None:
         if not self.users and self._introduced is not None:
             log.info(
                 "upstream_idle",
@@ -168,7 +167,7 @@ class StdioConnection:
         """Return the running program, started if needed; raises ConnectionFailure."""
         if self._closed:
             raise ended_before(self._server.name)
-        if self._introduced is not None and self._introduced.process.ended.is_set():
+        if self._introduced is not None and self._introduced.process.end_event.is_set():
             self._crashed()
         if self._introduced is not None:
             return self._introduced
@@ -213,7 +212,7 @@ class StdioConnection:
         process = await self._launched()
         try:
             description = await self._discovered(process)
-            if description is None and process.ended.is_set():
+            if description is None and process.end_event.is_set():
                 # The program does not survive a request before the handshake.
                 await process.end()
                 process = await self._launched()
@@ -230,7 +229,7 @@ class StdioConnection:
         except (ConnectionFailure, asyncio.CancelledError):
             await process.end()
             raise
-        self._known.era = description.era
+        self._known_era.era = description.era
         self._introduced = IntroducedProcess(process, description)
         return self._introduced
 
@@ -251,7 +250,7 @@ class StdioConnection:
 
     async def _discovered(self, process: StdioProcess) -> ServerDescription | None:
         """Return the description of a modern server; None if it needs a handshake."""
-        if self._known.era == "session":
+        if self._known_era.era == "session":
             return None
         identity = next(self._ids)
         params = {"_meta": outgoing.modern_meta({})}
@@ -302,8 +301,10 @@ class StdioConnection:
     ) -> None:
         """Set the log level of a session, which the modern era says with each request."""
         level = options.log_level
-        wants = level is not None and level != process.log_level and method != "logging/setLevel"
-        if not wants or description.era == "modern":
+        needs_level = (
+            level is not None and level != process.log_level and method != "logging/setLevel"
+        )
+        if not needs_level or description.era == "modern":
             return
         if "logging" in description.capabilities:
             identity = next(self._ids)

@@ -14,7 +14,7 @@ from gatepost.upstreams.transport import outgoing
 from gatepost.upstreams.transport.answers import STREAMS
 from gatepost.upstreams.transport.concurrency import OpenClientRequests, UpstreamConcurrency
 from gatepost.upstreams.transport.exchange_timeouts import ExchangeTimeouts
-from gatepost.upstreams.transport.failures import invalid, late
+from gatepost.upstreams.transport.failures import invalid, timed_out
 from gatepost.upstreams.transport.incoming import InvalidMessage, ReceivedMessage
 from gatepost.upstreams.transport.outgoing import PreparedRequest
 from gatepost.upstreams.transport.reader import AnswerItself, Deliver, MessageReader
@@ -31,7 +31,7 @@ class StdioExchange:
         self._server = process.server
         self._timeouts = ExchangeTimeouts(request.options.timeout_s, request.options.idle_s)
         self._reader = MessageReader(
-            request.id, request.options.progress_token, asks=request.era == "session"
+            request.id, request.options.progress_token, has_requests=request.era == "session"
         )
         self._received: deque[tuple[ReceivedMessage, int]] = deque()
         self._arrived = asyncio.Event()
@@ -40,7 +40,7 @@ class StdioExchange:
         self._client_requests = OpenClientRequests(
             self._timeouts, concurrency, request.options.caller
         )
-        self._sent = self._ended = self._cancelled = False
+        self._sent = self._has_ended = self._cancelled = False
         self._messages = self._run()
 
     def messages(self) -> AsyncIterator[UpstreamMessage]:
@@ -58,7 +58,7 @@ class StdioExchange:
 
     async def cancel(self, reason: str) -> None:
         """Tell the upstream that no caller waits any more (`UpstreamExchange`)."""
-        if self._ended or self._cancelled:
+        if self._has_ended or self._cancelled:
             return
         self._cancelled = True
         if self._sent:
@@ -70,7 +70,7 @@ class StdioExchange:
         """End the exchange; an unfinished request is cancelled."""
         await self._messages.aclose()
         self._process.finish(self._request.id)
-        if self._sent and not self._ended and self._failure is None:
+        if self._sent and not self._has_ended and self._failure is None:
             await self.cancel("the request was given up")
         self._client_requests.close()
 
@@ -97,13 +97,13 @@ class StdioExchange:
                 self._sent = True
                 await self._process.send(body)
         except TimeoutError:
-            raise late(self._server) from None
-        while not self._ended:
+            raise timed_out(self._server) from None
+        while not self._has_ended:
             try:
                 async with self._timeouts.waiting():
                     message = await self._next()
             except TimeoutError:
-                raise late(self._server) from None
+                raise timed_out(self._server) from None
             except InvalidMessage as problem:
                 raise invalid(self._server, str(problem)) from None
             if isinstance(message, UpstreamRequest):
@@ -121,7 +121,7 @@ class StdioExchange:
                 await self._arrived.wait()
             judgement = self._reader.judge(self._received.popleft()[0])
             if isinstance(judgement, Deliver):
-                self._ended = judgement.final
+                self._has_ended = judgement.final
                 return judgement.message
             if isinstance(judgement, AnswerItself):
                 self._process.aside(outgoing.response(judgement.id, judgement.answer))

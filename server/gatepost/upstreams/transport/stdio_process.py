@@ -51,7 +51,7 @@ class StdioProcess:
         self.server, self._service, self._errors = server, service, errors
         self.log_level: str | None = None
         self.announcements = Announcements()
-        self.ended = asyncio.Event()
+        self.end_event = asyncio.Event()
         self._running: dict[int, MessageReceiver] = {}
         self._aside = TaskSet()
         self._tasks = (
@@ -66,7 +66,7 @@ class StdioProcess:
 
     def begin(self, identity: int, receiver: MessageReceiver) -> None:
         """Register a request before it is sent; raises ConnectionFailure if the program ended."""
-        if self.ended.is_set():
+        if self.end_event.is_set():
             raise ended_before(self.server)
         self._running[identity] = receiver
 
@@ -119,7 +119,7 @@ class StdioProcess:
         self._errors.end()
 
     def _close(self) -> None:
-        self.ended.set()
+        self.end_event.set()
         failure = broken(self.server)
         for receiver in list(self._running.values()):
             receiver.fail(failure)
@@ -162,7 +162,7 @@ class StdioProcess:
         if owner_id is not None:
             self._running[owner_id].receive(message, size)
         elif not isinstance(message, UpstreamNotification):
-            judgement = judged_request(message, asks=False)
+            judgement = judged_request(message, has_requests=False)
             if isinstance(judgement, AnswerItself):
                 self.aside(outgoing.response(judgement.id, judgement.answer))
 

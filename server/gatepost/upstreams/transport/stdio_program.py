@@ -93,7 +93,7 @@ def installations(command: Path) -> Iterator[str]:
     for path in dict.fromkeys((command, command.resolve())):
         prefix = path.parent.parent
         versioned = any(prefix.glob("lib/python3.*")) if path.parent.name == "bin" else False
-        if versioned or any((prefix / sign).exists() for sign in INSTALLATIONS):
+        if versioned or any((prefix / marker).exists() for marker in INSTALLATIONS):
             yield str(prefix)
 
 

@@ -62,8 +62,8 @@ def shown_body(data: bytes, content_type: str, *, truncated: bool, max_bytes: in
             return shortened(value, max_bytes)
     text = _text(data, content_type, truncated=truncated)
     if text is not None:
-        short = shortened(text, max_bytes)
-        return ShownBody(short.body, short.cut or truncated)
+        cut_body = shortened(text, max_bytes)
+        return ShownBody(cut_body.body, cut_body.cut or truncated)
     shown_bytes = max(max_bytes // 4 * 3 // 3 * 3, 3)
     encoded = base64.b64encode(data[:shown_bytes]).decode()
     return ShownBody({"base64": encoded}, truncated or len(data) > shown_bytes)

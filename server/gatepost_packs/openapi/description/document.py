@@ -54,7 +54,7 @@ class ApiDescription:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._levels: dict[tuple[str, ...], RawContainer] = {(): _level(msgspec.Raw(data))}
-        self._deep: dict[tuple[str, ...], RawContainer] = {}
+        self._containers: dict[tuple[str, ...], RawContainer] = {}
         self.dialect = self._dialect()
         info = self.member("info")
         info = info if isinstance(info, dict) else {}
@@ -168,15 +168,15 @@ class ApiDescription:
             return self._levels[names]
         if raw is None:
             raw = _inside(self._levels[()], names[0], names[0])
-        if names in self._deep:
-            return self._deep[names]
+        if names in self._containers:
+            return self._containers[names]
         level = _level(raw)
         if len(names) <= 2:
             self._levels[names] = level
             return level
-        if len(self._deep) >= REMEMBERED:
-            self._deep.pop(next(iter(self._deep)))
-        self._deep[names] = level
+        if len(self._containers) >= REMEMBERED:
+            self._containers.pop(next(iter(self._containers)))
+        self._containers[names] = level
         return level
 
 

@@ -36,7 +36,7 @@ def tool_names(
     name depends on the other operations, or on which operations are offered.
     """
     ids = Counter(_snake(entry.operation_id) for entry in entries)
-    plain = {
+    simple_names = {
         (entry.path, entry.method): prefix
         + (
             _snake(entry.operation_id)
@@ -47,7 +47,7 @@ def tool_names(
     }
     full_names = {
         parameter: name if name != prefix else prefix + _snake(f"{parameter[1]} {parameter[0]}")
-        for parameter, name in plain.items()
+        for parameter, name in simple_names.items()
     }
     counted = Counter(_cut(name) for name in full_names.values())
     return {
@@ -114,7 +114,7 @@ class OperationArguments(msgspec.Struct, frozen=True, kw_only=True):
         required = [argument.name for argument in self.listed if argument.required]
         return {**schema, "required": required} if required else schema
 
-    def given(self, arguments: Mapping[str, Any]) -> OperationInput:
+    def input_of(self, arguments: Mapping[str, Any]) -> OperationInput:
         """Return checked arguments by their place."""
         parts: dict[str, dict[str, Any]] = {where: {} for where in ("path", "query", "header")}
         parts |= {"cookie": {}, "member": {}, "body": {}}
@@ -129,15 +129,15 @@ class OperationArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def arguments_of(
-    operation: Operation, *, hidden: frozenset[str] = frozenset(), plain: bool = False
+    operation: Operation, *, hidden: frozenset[str] = frozenset(), without_patterns: bool = False
 ) -> OperationArguments:
     """
     Return the arguments of an operation, without *hidden* headers (lower case).
 
     If a path, a query and a body use the same name, the first keeps it and the others get `query_`,
-    `header_`, `cookie_` or `body_` before it. With *plain* there are no patterns.
+    `header_`, `cookie_` or `body_` before it. *without_patterns* leaves patterns out.
     """
-    simplified = Simplified(operation.dialect, plain=plain)
+    simplified = Simplified(operation.dialect, without_patterns=without_patterns)
     order = ("path", "query", "header", "cookie")
     used = [
         parameter
@@ -164,7 +164,9 @@ def arguments_of(
         members = list(_members(body, media_type, body_schema))
         is_open = bool(members) and body_schema.get("additionalProperties", False) is not False
         arguments += members or [_whole(body, media_type, body_schema)]
-    return OperationArguments(listed=tuple(_apart(arguments)), media_type=media_type, open=is_open)
+    return OperationArguments(
+        listed=tuple(_with_unique_names(arguments)), media_type=media_type, open=is_open
+    )
 
 
 def _described(schema: dict[str, Any], description: str) -> dict[str, Any]:
@@ -233,7 +235,7 @@ def _is_plain(schema: Mapping[str, Any]) -> bool:
     )
 
 
-def _apart(arguments: list[OperationArgument]) -> Iterator[OperationArgument]:
+def _with_unique_names(arguments: list[OperationArgument]) -> Iterator[OperationArgument]:
     taken_names: set[str] = set()
     for argument in arguments:
         name = argument.name

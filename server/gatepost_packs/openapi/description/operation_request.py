@@ -218,9 +218,9 @@ def _path(operation: Operation, path_values: Mapping[str, Any]) -> str:
         raise Misuse(f"Missing required path parameters: {listed}.", "path_params")
     if unknown := [name for name in path_values if name not in names]:
         listed = ", ".join(f"`{name}`" for name in unknown)
-        takes = ", ".join(f"`{name}`" for name in names) or "none"
+        expected = ", ".join(f"`{name}`" for name in names) or "none"
         raise Misuse(
-            f"{template} has no path parameter {listed}; it takes: {takes}.", "path_params"
+            f"{template} has no path parameter {listed}; it takes: {expected}.", "path_params"
         )
     parts = PLACEHOLDER.split(template)
     filled = [

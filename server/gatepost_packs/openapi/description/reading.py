@@ -28,18 +28,18 @@ def canonical(data: bytes) -> bytes:
             f"The description has {len(data)} bytes; at most {MAX_BYTES} are allowed."
         )
     data = data.removeprefix(b"\xef\xbb\xbf")
-    wrong = None
+    json_problem = None
     if data.lstrip()[:1] == b"{":
         try:
             return _checked(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            wrong = DescriptionUnreadable(f"The description is not valid JSON: {error}.")
+            json_problem = DescriptionUnreadable(f"The description is not valid JSON: {error}.")
         except RecursionError:
             raise _too_deep() from None
     try:
-        return _encoded(_plain(data))
+        return _encoded(_from_yaml(data))
     except DescriptionUnreadable as error:
-        raise wrong or error from None
+        raise json_problem or error from None
 
 
 def _checked(data: bytes) -> bytes:
@@ -66,7 +66,7 @@ def _depth(data: bytes) -> int:
     return deepest
 
 
-def _plain(data: bytes) -> Any:
+def _from_yaml(data: bytes) -> Any:
     try:
         # A bound such as 2**64 must stay a number.
         return read_yaml(data, YAML_LIMITS, inexact="nearest")

@@ -81,9 +81,9 @@ def resolved(document: ApiDescription, value: Any) -> Any:
         [(holder, 0, "node", (), 0)]
     )
     while queue:
-        container, key, place, chain, depth = queue.popleft()
+        container, key, reference_place, chain, depth = queue.popleft()
         for _ in range(DEPTH):
-            reference = _reference(container[key], place)
+            reference = _reference(container[key], reference_place)
             if reference is None:
                 break
             budget = remaining_bytes if depth < DEPTH else 0
@@ -91,16 +91,16 @@ def resolved(document: ApiDescription, value: Any) -> Any:
             container[key] = target
             remaining_bytes -= target_bytes
             chain = (*chain, reference)
-        if place != "example":
+        if reference_place != "example":
             queue.extend(
                 (container[key], inner, inner_place, chain, depth + 1)
-                for inner, inner_place in _inner(container[key], place)
+                for inner, inner_place in _inner(container[key], reference_place)
             )
     return holder[0]
 
 
-def _reference(value: Any, place: ReferencePlace) -> str | None:
-    if place not in ("node", "example") or not isinstance(value, dict):
+def _reference(value: Any, reference_place: ReferencePlace) -> str | None:
+    if reference_place not in ("node", "example") or not isinstance(value, dict):
         return None
     reference = value.get("$ref")
     return reference if isinstance(reference, str) else None
@@ -142,24 +142,24 @@ def _followed(
     return {**target, **siblings}, size
 
 
-def _inner(value: Any, place: ReferencePlace) -> Iterator[tuple[Any, ReferencePlace]]:
+def _inner(value: Any, reference_place: ReferencePlace) -> Iterator[tuple[Any, ReferencePlace]]:
     """Return the keys of the members to look into, and the kind of each."""
     if isinstance(value, list):
         for at, inner in enumerate(value):
             if isinstance(inner, dict | list):
-                yield at, place
+                yield at, reference_place
     elif isinstance(value, dict):
         for name, inner in value.items():
             if isinstance(inner, dict | list):
-                inner_place = _place_of(name, inner, place)
+                inner_place = _place_of(name, inner, reference_place)
                 if inner_place != "data":
                     yield name, inner_place
 
 
-def _place_of(name: str, value: Any, place: ReferencePlace) -> ReferencePlace:
-    if place == "examples":
+def _place_of(name: str, value: Any, outer_place: ReferencePlace) -> ReferencePlace:
+    if outer_place == "examples":
         return "example"
-    if place == "map":
+    if outer_place == "map":
         return "node"
     if name in DATA or name.startswith("x-"):
         return "data"
@@ -171,9 +171,14 @@ def _place_of(name: str, value: Any, place: ReferencePlace) -> ReferencePlace:
 def _walk(value: Any) -> Iterator[tuple[Any, ReferencePlace]]:
     stack: list[tuple[Any, ReferencePlace]] = [(value, "node")]
     while stack:
-        container, place = stack.pop()
-        yield (container, place) if place in ("node", "example") else ({}, place)
-        if place != "example":
+        container, reference_place = stack.pop()
+        yield (
+            (container, reference_place)
+            if reference_place in ("node", "example")
+            else ({}, reference_place)
+        )
+        if reference_place != "example":
             stack.extend(
-                (container[key], inner_place) for key, inner_place in _inner(container, place)
+                (container[key], inner_place)
+                for key, inner_place in _inner(container, reference_place)
             )

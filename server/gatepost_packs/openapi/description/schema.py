@@ -30,11 +30,11 @@ class Simplified:
         *,
         drops: str = "readOnly",
         lenient: bool = False,
-        plain: bool = False,
+        without_patterns: bool = False,
     ) -> None:
-        self.left = MAX_PARTS
+        self.remaining_parts = MAX_PARTS
         self._old = dialect != "3.1"
-        self._drops, self._lenient, self._plain = drops, lenient, plain
+        self._drops, self._lenient, self._without_patterns = drops, lenient, without_patterns
 
     def schema(self, written: Any, depth: int = 0) -> dict[str, Any]:
         """Return the schema as JSON Schema; all references must be resolved."""
@@ -44,7 +44,7 @@ class Simplified:
         for word, keep in KEPT_KEYWORDS.items():
             if word in written and keep(written[word]):
                 simple[word] = written[word]
-        if self._plain:
+        if self._without_patterns:
             simple.pop("pattern", None)
         if "description" in simple:
             simple["description"] = simple["description"].strip()[:LONGEST]
@@ -60,9 +60,9 @@ class Simplified:
 
     def _fits(self, parts: int) -> bool:
         """Return whether there is room for so many parts, and take it."""
-        if not 0 < parts <= self.left:
+        if not 0 < parts <= self.remaining_parts:
             return False
-        self.left -= parts
+        self.remaining_parts -= parts
         return True
 
     def _types(self, written: Mapping[str, Any], simple: dict[str, Any]) -> None:

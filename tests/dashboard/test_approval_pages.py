@@ -1,7 +1,6 @@
 """Approval pages show everything that the approver decides about."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,25 +9,15 @@ from gatepost.dashboard.difference import MAX_LINES
 from gatepost.policy.approvals.approval_request import DisplayedParty
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
-from tests.dashboard.billing_server import BillingServer, open_billing_server
+from tests.dashboard.billing_server import BillingServer
 from tests.dashboard.conftest import HttpBrowser
-from tests.dashboard.test_pages import decide
+from tests.dashboard.test_pages import billing, dave, decide
 from tests.support.endpoint import a_caller
+
+__all__ = ["billing", "dave"]  # fixtures
 
 ALICE = DisplayedParty(subject="alice", name="Alice")
 NOT_ALL = "This page does not show everything"
-
-
-@pytest.fixture(scope="module")
-def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
-    with open_billing_server(tmp_path_factory.mktemp("found")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def dave(billing: BillingServer) -> Iterator[HttpBrowser]:
-    with billing.server.user_browser("dave") as user_browser:
-        yield user_browser
 
 
 def test_the_second_approver_can_download_the_whole_edit_of_the_first(

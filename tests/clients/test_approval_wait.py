@@ -124,7 +124,9 @@ def open_approval_server(folder: Path, **settings: Any) -> Iterator[ApprovalServ
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApprovalServer]:
+def server(
+    working_directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApprovalServer]:
     with open_approval_server(tmp_path_factory.mktemp("server")) as server:
         yield server
 

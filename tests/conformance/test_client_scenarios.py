@@ -1,7 +1,7 @@
 """
 The official suite's authorization scenarios for clients, against the client of upstreams.
 
-`python -m tests.upstreams.conformance.test_client_scenarios URL` is the client under test: it lists
+`python -m tests.conformance.test_client_scenarios URL` is the client under test: it lists
 the tools of the server at URL, and signs in with the credential that the suite gives it.
 """
 
@@ -30,10 +30,10 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.upstreams.connection import UpstreamResult
 from tests.architecture.source import ROOT
-from tests.mcp.test_official_suite import PROGRAM, Check, checks_in
+from tests.conformance.test_official_suite import PROGRAM, Check, checks_in
+from tests.support.connections import ConnectingProcess
 from tests.support.processes import python_environment
 from tests.support.programs import Program, environment, loaded
-from tests.upstreams.transport.test_http_requests import ConnectingProcess
 
 RUN_WITHIN_S = 90
 METADATA = "/.well-known/oauth-protected-resource"

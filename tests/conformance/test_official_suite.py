@@ -88,10 +88,10 @@ def suite() -> Iterator[Program]:
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The server that `tests/mcp/serve` starts, behind a proxy that holds a token."""
+    """The server that `tests/conformance/serve` starts, behind a proxy that holds a token."""
     folder = tmp_path_factory.mktemp("conformance")
     port = free_port()
-    command = [str(ROOT / "tests/mcp/serve"), str(port), str(folder / "state")]
+    command = [str(ROOT / "tests/conformance/serve"), str(port), str(folder / "state")]
     server = Process(command, env=python_environment({"PYTHONPATH": ":".join(sys.path)}))
     try:
         url = server.wait_for(commands.READY_LINE)["url"]

@@ -1,27 +1,32 @@
-"""Count repeated refusals of a caller instead of recording each of them."""
+"""Record events that are no calls; count repeated refusals instead of recording each of them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 
 import msgspec
 
+from gatepost.audit.chain import encode, text
 from gatepost.audit.record import (
     REFUSED,
     AuditEntry,
     EndedCall,
     RecordBody,
+    RecordedPerson,
     RecordKind,
     asked_tool,
-    encode,
     person_of,
-    text,
 )
 from gatepost.audit.record_builder import new_record
+from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import NewAuditRecord
+from gatepost.storage.commit import CommitFailed, CommitFuture
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.failure import AUDIT_LIMITS
 from gatepost.tools.interruption import timer
+from gatepost.tools.redaction import Redaction
+from gatepost_authz.caller import TenantContext
 
 GATHERED_S = 10.0
 """How long refusals of a caller are counted before their number is recorded."""
@@ -56,7 +61,7 @@ class CallerRefusals(msgspec.Struct):
 
     since: float
     alone: int = 0
-    seen: dict[Alike, int] = {}
+    counts: dict[Alike, int] = {}
     counted: dict[Alike, CountedRefusals] = {}
 
 
@@ -82,30 +87,34 @@ class RefusalCounter:
         alike = _alike(entry)
         if alike is None:
             return False
-        call, _, ended, _, ending = entry
-        return self.count(alike, call, ended, str(ending.message) if ending is not None else "")
+        call, _, ended_at, _, ending = entry
+        return self.count(alike, call, ended_at, str(ending.message) if ending is not None else "")
 
-    def count(self, alike: Alike, call: Call, ended: float, reason: str) -> bool:
+    def count(self, alike: Alike, call: Call, ended_at: float, reason: str) -> bool:
         """Return whether this refusal is counted and needs no record of its own."""
         quota = alike[4] in AUDIT_LIMITS
         # All clients of a caller share the caller's quota.
         identity = call.caller.principal_key if quota else call.caller.identity_key
-        theirs = self._callers.get(identity)
-        if theirs is None or (not theirs.counted and ended - theirs.since >= GATHERED_S):
-            theirs = self._new(identity, ended)
-        if alike not in theirs.seen and len(theirs.seen) >= MAX_KINDS:
+        caller_refusals = self._callers.get(identity)
+        if caller_refusals is None or (
+            not caller_refusals.counted and ended_at - caller_refusals.since >= GATHERED_S
+        ):
+            caller_refusals = self._new(identity, ended_at)
+        if alike not in caller_refusals.counts and len(caller_refusals.counts) >= MAX_KINDS:
             alike = (*alike[:2], "", *alike[3:])
-        seen = theirs.seen[alike] = theirs.seen.get(alike, 0) + 1
-        if not quota and seen <= ALONE and theirs.alone < ALONE_TOGETHER:
-            theirs.alone += 1
+        number = caller_refusals.counts[alike] = caller_refusals.counts.get(alike, 0) + 1
+        if not quota and number <= ALONE and caller_refusals.alone < ALONE_TOGETHER:
+            caller_refusals.alone += 1
             return False
-        counted = theirs.counted.get(alike)
+        counted = caller_refusals.counted.get(alike)
         if counted is None:
-            counted = theirs.counted[alike] = CountedRefusals(call, "", ended, ended, call.peer)
+            counted = caller_refusals.counted[alike] = CountedRefusals(
+                call, "", ended_at, ended_at, call.peer
+            )
         # Keeps neither the arguments nor the connection of a refused call in memory.
         counted.call = Call(caller=call.caller, name="", arguments=b"", request_id=call.request_id)
         counted.reason = reason
-        counted.last = ended
+        counted.last = ended_at
         counted.times += 1
         if counted.peer != call.peer:
             counted.peer = ""
@@ -120,9 +129,11 @@ class RefusalCounter:
 
     def _new(self, identity: tuple[str | None, ...], since: float) -> CallerRefusals:
         if len(self._callers) >= MAX_CALLERS:
-            self._callers = {who: one for who, one in self._callers.items() if one.counted}
-        theirs = self._callers[identity] = CallerRefusals(since)
-        return theirs
+            self._callers = {
+                key: refusals for key, refusals in self._callers.items() if refusals.counted
+            }
+        caller_refusals = self._callers[identity] = CallerRefusals(since)
+        return caller_refusals
 
     def write(self, older_s: float = 0.0) -> None:
         """
@@ -135,14 +146,14 @@ class RefusalCounter:
             self._timer = None
         now = perf_counter()
         offset = self._clock() - now
-        over = [who for who, one in self._callers.items() if one.since <= now - older_s]
-        found = [self._callers.pop(who) for who in over]
+        over = [key for key, refusals in self._callers.items() if refusals.since <= now - older_s]
+        due = [self._callers.pop(key) for key in over]
         if self._callers:
             self._schedule()
-        for theirs in found:
-            for alike, one in theirs.counted.items():
-                caller = one.call.caller
-                record = _new_record(alike, one, offset, peers=self.peers)
+        for caller_refusals in due:
+            for alike, refusals in caller_refusals.counted.items():
+                caller = refusals.call.caller
+                record = _new_record(alike, refusals, offset, peers=self.peers)
                 self._add((caller.tenant_id, record, None if alike[4] in AUDIT_LIMITS else caller))
 
 
@@ -155,7 +166,7 @@ def _alike(entry: EndedCall) -> Alike | None:
         (ending.kind, ending.limit or "") if isinstance(ending, Failure) else (ending.outcome, "")
     )
     redacted = redacted_calls[0] if redacted_calls else None
-    if redacted is not None and redacted.begun:
+    if redacted is not None and redacted.has_begun:
         # The tool ran; only a nested call may have been refused.
         return None
     if outcome not in REFUSED and (redacted is None or redacted.checked):
@@ -188,3 +199,88 @@ def _new_record(
     if counted.reason:
         private["claimed" if kind == "tenant_mismatch" else "reason"] = text(counted.reason)
     return new_record(body, private)
+
+
+class AuditEvents:
+    """
+    Record events that are no calls: decisions, sign-ins, changes by people, refused tokens.
+
+    *add* gives a record to the writer and returns its commit. Refused calls are counted here.
+    """
+
+    def __init__(
+        self,
+        add: Callable[[AuditEntry], CommitFuture],
+        redaction: Redaction,
+        clock: Callable[[], float],
+    ) -> None:
+        self.refusals = RefusalCounter(add, clock)
+        self._add, self._redaction, self._clock = add, redaction, clock
+        self._settings = AuditSettings()
+
+    def apply(self, settings: AuditSettings) -> None:
+        """Apply these settings from now on."""
+        self._settings, self.refusals.peers = settings, settings.peers
+
+    async def note(  # noqa: PLR0913  # each of them is a field of the record
+        self,
+        tenant: str,
+        kind: RecordKind,
+        *,
+        outcome: str,
+        caller: TenantContext | None = None,
+        person: RecordedPerson | None = None,
+        tool: str = "",
+        approval: str = "",
+        request_id: str = "",
+        peer: str = "",
+        details: Mapping[str, str] | None = None,
+        private: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Record an event that is not a call; it is durable when this returns.
+
+        *caller* did it, from the address *peer*; it concerns *person*. These can be erased, as can
+        the *private* texts (`reason`, `arguments`…). *details* cannot, so they must not contain
+        personal data. Texts are redacted here. Raises StoreUnavailable.
+        """
+        if not self._settings.enabled:
+            return
+        clean = self._redaction.of(tenant).clean
+        side = {name: text(clean(value)) for name, value in (private or {}).items()}
+        if person is not None:
+            side["about"] = encode(person)
+        if caller is not None:
+            side["caller"] = encode(person_of(caller, peer if self._settings.peers else ""))
+        body = RecordBody(
+            at=int(self._clock() * 1000),
+            kind=kind,
+            tenant=tenant,
+            tool=tool,
+            outcome=outcome,
+            approval=approval,
+            request_id=request_id,
+            subject_kind=caller.subject_kind if caller else "",
+            shared_audience=caller.shared_audience if caller else False,
+            details={name: text(clean(value)) for name, value in (details or {}).items()},
+        )
+        try:
+            await self._add((tenant, new_record(body, side), caller))
+        except CommitFailed as failure:
+            raise StoreUnavailable(f"it could not be put on record: {failure}") from None
+
+    async def note_mismatch(self, call: Call, claimed: str) -> None:
+        """Record a call that claimed another tenant; repeated ones of a caller are counted."""
+        if not self._settings.enabled:
+            return
+        caller, reason = call.caller, self._redaction.of(call.caller.tenant_id).clean(claimed)
+        if not self.refusals.count(MISMATCH, call, perf_counter(), reason):
+            await self.note(
+                caller.tenant_id,
+                "tenant_mismatch",
+                outcome="refused",
+                caller=caller,
+                request_id=call.request_id,
+                peer=call.peer,
+                private={"claimed": claimed},
+            )

@@ -15,7 +15,7 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tests.architecture.source import ROOT
-from tests.mcp.test_official_suite import PROGRAM, SCENARIO_SELECTIONS, Check, run_suite
+from tests.conformance.test_official_suite import PROGRAM, SCENARIO_SELECTIONS, Check, run_suite
 from tests.support import commands
 from tests.support.client import RestClient
 from tests.support.issuers import AsgiServer, Idp
@@ -198,8 +198,8 @@ class Fixture(NamedTuple):
 
 @contextmanager
 def own_fixture(folder: Path) -> Iterator[Fixture]:
-    """The server of `tests/mcp/serve`, which also has tasks and skills."""
-    command = [str(ROOT / "tests/mcp/serve"), str(free_port()), str(folder / "state")]
+    """The server of `tests/conformance/serve`, which also has tasks and skills."""
+    command = [str(ROOT / "tests/conformance/serve"), str(free_port()), str(folder / "state")]
     process = Process(command, env=python_environment({"PYTHONPATH": ":".join(sys.path)}))
     try:
         url = process.wait_for(commands.READY_LINE)["url"]
