@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 
 from gatepost import CallContext, FileWrite, Pack, Secret, SettingsLookup, ToolFailure
 from gatepost.audit.record import search
-from gatepost.cli.token import GRANT
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
 from gatepost.config.settings import Config, LimitsSettings, ToolsSettings
+from gatepost.dev.token import GRANT
 from gatepost.policy.approvals.approval_request import GrantScope
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.rate_limits import Buckets

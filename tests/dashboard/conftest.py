@@ -21,7 +21,6 @@ from starlette.routing import Route
 
 from gatepost.app import build_app
 from gatepost.check.pack_loading import load
-from gatepost.cli.serve import listening
 from gatepost.config.settings import Config, LimitsSettings, StorageSettings, TenancySettings
 from gatepost.dashboard.assets import Assets
 from gatepost.dashboard.page import (
@@ -38,6 +37,7 @@ from gatepost.dashboard.routes import page_services
 from gatepost.dashboard.security_headers import SecurityHeaders
 from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import Edge
+from gatepost.runtime.http_server import bind
 from gatepost.runtime.services import Services, SourceOf
 from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, TenantRule
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
@@ -284,7 +284,7 @@ def open_dashboard_server(
             ),
         )
     )
-    sock = listening("127.0.0.1", port, "--port")
+    sock = bind("127.0.0.1", port)
     toolbox = load(config.tools, config.packs, config.network)
     server = DashboardServer(config, toolbox, sock, build=build, source_of=source_of)
     server.provider, server.origin = provider, origin

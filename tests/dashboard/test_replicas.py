@@ -15,11 +15,11 @@ import pytest
 
 from gatepost.audit import events
 from gatepost.cli import erasure
-from gatepost.cli.serve import listening
 from gatepost.cli.stores import OpenStores
 from gatepost.config.limits import NamedToolLimitSettings
 from gatepost.config.settings import Config, LimitsSettings, StorageSettings
 from gatepost.policy.revocation.revocation_records import revocation
+from gatepost.runtime.http_server import bind
 from gatepost.runtime.process_reports import ProcessReporter
 from gatepost.storage.revocations import RevocationRecord
 from tests.dashboard.billing_server import BillingServer, open_billing_server
@@ -76,7 +76,7 @@ class TwoReplicas:
 def replica(billing: BillingServer) -> Iterator[TwoReplicas]:
     """Another process of the same server, with a loop and connections of its own."""
     port, first = free_port(), billing.server
-    sock = listening("127.0.0.1", port, "--port")
+    sock = bind("127.0.0.1", port)
     other = Server(first.config, first.toolbox, sock, keyring=first.keyring)
     with other.running():
         yield TwoReplicas(billing, other, port)
