@@ -30,7 +30,7 @@ from gatepost.dev.composition import (
 from gatepost.dev.given_settings import given_settings
 from gatepost.dev.imitating import scopes_of
 from gatepost.dev.source_watch import SourceWatch
-from gatepost.dev.token import DEFAULT_STATE
+from gatepost.dev.token_command import DEFAULT_STATE
 from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
 from gatepost.dev.welcome import lines
 from gatepost.runtime.http_server import bind
