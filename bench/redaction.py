@@ -38,58 +38,60 @@ class Making:
     ms: float
 
 
-def random_text(dice: Random, size: int) -> str:
+def random_text(random: Random, size: int) -> str:
     """Return lines of text as reports and logs have them."""
-    vocabulary = ["".join(dice.choices(DIGITS[26:52], k=dice.randint(2, 11))) for _ in range(2_000)]
+    vocabulary = [
+        "".join(random.choices(DIGITS[26:52], k=random.randint(2, 11))) for _ in range(2_000)
+    ]
     lines = []
     while size > 0:
-        line = " ".join(dice.choices(vocabulary, k=dice.randint(6, 14)))
+        line = " ".join(random.choices(vocabulary, k=random.randint(6, 14)))
         lines.append(line)
         size -= len(line) + 1
     return "\n".join(lines)
 
 
-def rows(dice: Random, size: int) -> str:
+def rows(random: Random, size: int) -> str:
     """Return JSON as APIs answer it: strings, names, numbers, addresses with escapes."""
     count = size // 150
     return json.dumps(
         [
             {
                 "id": number,
-                "name": "".join(dice.choices(DIGITS, k=12)),
+                "name": "".join(random.choices(DIGITS, k=12)),
                 "url": f"https://api.example.com/items/{number}?q=a%20b&page=2",
                 "note": 'said "yes"\nand left',
-                "total": dice.random() * 1000,
+                "total": random.random() * 1000,
             }
             for number in range(count)
         ]
     )
 
 
-def digits(dice: Random, size: int) -> str:
+def digits(random: Random, size: int) -> str:
     """Return a file in base64, where each pattern of base64 might begin."""
-    return "".join(dice.choices(DIGITS[:62], k=size))
+    return "".join(random.choices(DIGITS[:62], k=size))
 
 
 def answers(size: int) -> Mapping[str, bytes]:
     """Return the answers to search, as blocks or as a structured value; always the same."""
-    dice = Random(4)
+    random = Random(4)
     encode = msgspec.json.encode
     return {
-        "text": encode([{"type": "text", "text": random_text(dice, size)}]),
-        "JSON as text": encode([{"type": "text", "text": rows(dice, size)}]),
-        "JSON as value": rows(dice, size).encode(),
-        "base64": encode([{"type": "text", "text": digits(dice, size)}]),
+        "text": encode([{"type": "text", "text": random_text(random, size)}]),
+        "JSON as text": encode([{"type": "text", "text": rows(random, size)}]),
+        "JSON as value": rows(random, size).encode(),
+        "base64": encode([{"type": "text", "text": digits(random, size)}]),
     }
 
 
 def secrets(count: int) -> dict[str, str]:
     """Return *count* secrets, none of which is in the answers."""
-    dice = Random(5)
-    return {f"S{at}": "".join(dice.choices(DIGITS, k=SECRET_CHARACTERS)) for at in range(count)}
+    random = Random(5)
+    return {f"S{at}": "".join(random.choices(DIGITS, k=SECRET_CHARACTERS)) for at in range(count)}
 
 
-def timed(work: Callable[[], object]) -> float:
+def cpu_ms(work: Callable[[], object]) -> float:
     """Return the milliseconds of this process's CPU that *work* takes."""
     begun = time.process_time()
     work()
@@ -114,10 +116,10 @@ def run(rounds: int, size: int = MEGABYTE) -> tuple[list[RedactionCost], list[Ma
             making[count].append((time.process_time() - begun) * 1000)
         for name, document in documents.items():
             value = msgspec.json.decode(document)
-            floor = min(timed(lambda: msgspec.json.encode(value)) for _ in range(3))  # noqa: B023
+            floor = min(cpu_ms(lambda: msgspec.json.encode(value)) for _ in range(3))  # noqa: B023
             for count in SECRETS:
                 blocks = name != "JSON as value"
-                ms = timed(lambda: cleaned(document, redactors[count], blocks=blocks))  # noqa: B023
+                ms = cpu_ms(lambda: cleaned(document, redactors[count], blocks=blocks))  # noqa: B023
                 scale = MEGABYTE / len(document)
                 searched.setdefault((name, count), []).append((ms * scale, ms / (floor or ms)))
     costs = [
