@@ -59,11 +59,11 @@ def test_a7_a_call_of_a_session_says_that_it_waits(talk: StdioClient, folder: Pa
     """No person can sign in over stdio, so the message names the command line and no page."""
     params = {"name": "echo", "arguments": {"text": "one"}}
     call = talk.say("tools/call", params, identity="c-1", meta={"progressToken": "p"})
-    notifications = talk.hears("notifications/progress")
+    notifications = talk.wait_for_params("notifications/progress")
     approve(folder)
 
     assert "waits for a person's approval" in notifications[0]["message"]
-    assert talk.told("elicitation/create") == []
+    assert talk.params_of("elicitation/create") == []
     assert answered_text(talk.of(call)) == "one"
 
 
@@ -97,7 +97,7 @@ def test_a7_the_end_of_input_answers_waiting_calls(tmp_path: Path, *, by_signal:
         old = talk.say("tools/call", params, identity="old", meta={"progressToken": "old"})
         params = {"name": "echo", "arguments": {"text": "two"}}
         new = talk.modern("tools/call", params, identity="new", progressToken="new")
-        talk.hears("notifications/progress", times=2)
+        talk.wait_for_params("notifications/progress", times=2)
         if by_signal:
             talk.process.send_signal(signal.SIGTERM)
         else:

@@ -49,7 +49,7 @@ def test_a_call_sends_progress_and_logs_before_its_answer(talk: StdioClient, mod
     methods = [message.get("method", "answer") for message in talk.messages()[0 if modern else 1 :]]
 
     assert methods == [*["notifications/progress"] * 3, "notifications/message", "answer"]
-    assert [params["progress"] for params in talk.told("notifications/progress")] == [1, 2, 3]
+    assert [params["progress"] for params in talk.params_of("notifications/progress")] == [1, 2, 3]
 
 
 def test_a_stream_that_pauses_is_fetched(talk: StdioClient) -> None:
@@ -58,7 +58,7 @@ def test_a_stream_that_pauses_is_fetched(talk: StdioClient) -> None:
     call(talk, False, "let_go", 1, progressToken="p")
 
     assert answered_text(talk.of(1)) == "came back"
-    assert [params["progress"] for params in talk.told("notifications/progress")] == [1, 2]
+    assert [params["progress"] for params in talk.params_of("notifications/progress")] == [1, 2]
 
 
 def test_a_pause_of_any_length_delays_no_other_call(talk: StdioClient) -> None:
@@ -84,7 +84,7 @@ def test_a_client_request_of_an_older_revision_is_sent_and_answered(talk: StdioC
     """The response arrives on the same pipe while the call waits."""
     talk.open(**ELICIT)
     call(talk, False, "ask_colour", 1)
-    request = talk.hears("elicitation/create")
+    request = talk.wait_for_params("elicitation/create")
     (client_request,) = [
         message for message in talk.messages() if message.get("method") == "elicitation/create"
     ]
@@ -152,13 +152,13 @@ def test_changes_are_announced_in_both_eras(talk: StdioClient) -> None:
     talk.open()
     filters = {"notifications": {"toolsListChanged": True}}
     talk.modern("subscriptions/listen", filters, identity="l")
-    talk.hears("notifications/subscriptions/acknowledged")
+    talk.wait_for_params("notifications/subscriptions/acknowledged")
     # The session's own stream opens behind the scenes; it is there once it has told something.
     changed = "notifications/tools/list_changed"
 
     def both_heard() -> bool:
         call(talk, True, "announce", f"a{len(talk.messages())}")
-        notifications = talk.told(changed)
+        notifications = talk.params_of(changed)
         return any(notification.get("_meta") for notification in notifications) and any(
             not notification.get("_meta") for notification in notifications
         )
@@ -175,7 +175,7 @@ def test_listening_ends_with_its_result_when_the_server_stops(tmp_path: Path) ->
     with stdio_process(tmp_path) as talk:
         filters = {"notifications": {"toolsListChanged": True}}
         talk.modern("subscriptions/listen", filters, identity="l")
-        talk.hears("notifications/subscriptions/acknowledged")
+        talk.wait_for_params("notifications/subscriptions/acknowledged")
 
         assert talk.hang_up() == 0
         assert talk.of("l")["result"]["resultType"] == "complete"
