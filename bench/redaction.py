@@ -38,55 +38,59 @@ class Making:
     ms: float
 
 
-def random_text(dice: Random, size: int) -> str:
+def random_text(generator: Random, size: int) -> str:
     """Lines of text as reports and logs have them."""
-    vocabulary = ["".join(dice.choices(DIGITS[26:52], k=dice.randint(2, 11))) for _ in range(2_000)]
+    vocabulary = [
+        "".join(generator.choices(DIGITS[26:52], k=generator.randint(2, 11))) for _ in range(2_000)
+    ]
     lines = []
     while size > 0:
-        line = " ".join(dice.choices(vocabulary, k=dice.randint(6, 14)))
+        line = " ".join(generator.choices(vocabulary, k=generator.randint(6, 14)))
         lines.append(line)
         size -= len(line) + 1
     return "\n".join(lines)
 
 
-def rows(dice: Random, size: int) -> str:
+def rows(generator: Random, size: int) -> str:
     """JSON as APIs answer it: strings, names, numbers, addresses with escapes."""
     count = size // 150
     return json.dumps(
         [
             {
                 "id": number,
-                "name": "".join(dice.choices(DIGITS, k=12)),
+                "name": "".join(generator.choices(DIGITS, k=12)),
                 "url": f"https://api.example.com/items/{number}?q=a%20b&page=2",
                 "note": 'said "yes"\nand left',
-                "total": dice.random() * 1000,
+                "total": generator.random() * 1000,
             }
             for number in range(count)
         ]
     )
 
 
-def digits(dice: Random, size: int) -> str:
+def digits(generator: Random, size: int) -> str:
     """A file in base64, where each pattern of base64 might begin."""
-    return "".join(dice.choices(DIGITS[:62], k=size))
+    return "".join(generator.choices(DIGITS[:62], k=size))
 
 
 def answers(size: int) -> Mapping[str, bytes]:
     """What is searched, as the blocks of an answer or as its structured value; always the same."""
-    dice = Random(4)
+    generator = Random(4)
     encode = msgspec.json.encode
     return {
-        "text": encode([{"type": "text", "text": random_text(dice, size)}]),
-        "JSON as text": encode([{"type": "text", "text": rows(dice, size)}]),
-        "JSON as value": rows(dice, size).encode(),
-        "base64": encode([{"type": "text", "text": digits(dice, size)}]),
+        "text": encode([{"type": "text", "text": random_text(generator, size)}]),
+        "JSON as text": encode([{"type": "text", "text": rows(generator, size)}]),
+        "JSON as value": rows(generator, size).encode(),
+        "base64": encode([{"type": "text", "text": digits(generator, size)}]),
     }
 
 
 def secrets(count: int) -> dict[str, str]:
     """So many secrets, none of which is in the answers."""
-    dice = Random(5)
-    return {f"S{at}": "".join(dice.choices(DIGITS, k=SECRET_CHARACTERS)) for at in range(count)}
+    generator = Random(5)
+    return {
+        f"S{at}": "".join(generator.choices(DIGITS, k=SECRET_CHARACTERS)) for at in range(count)
+    }
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -71,11 +71,28 @@ SAY_INSTEAD = {
 """Words that named modules, classes and functions once, with what the names say now."""
 SAY_IN_TESTS = SAY_INSTEAD | {
     "anybody": "a caller, or any person",
+    "chatty": "with messages",
+    "crew": "workers",
+    "dice": "generator",
     "everybody": "all callers",
+    "habit": "option",
+    "hasty": "short wait, or short limit",
     "house": "upstream",
+    "hurried": "short",
+    "impatient": "short timeout",
+    "moody": "unreliable",
     "nobody": "no caller, or no approver",
+    "onward": "the path to return to",
+    "somehow": "the condition",
+    "stir": "wake",
     "stranger": "unknown caller, or attacker",
+    "talk": "client",
+    "took": "a noun with a unit",
     "town": "upstreams",
+    "twisted": "badly signed",
+    "went": "result",
+    "whence": "origin",
+    "world": "internet, or deployment",
 }
 SAY_IN_CODE = SAY_INSTEAD | {
     "dice": "random",

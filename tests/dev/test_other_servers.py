@@ -82,9 +82,9 @@ class PublishedSet:
 class Imitated:
     """One imitation: a client that walks through its flows, and a gate that trusts it."""
 
-    def __init__(self, name: str, state: Path, **habits: Any) -> None:
+    def __init__(self, name: str, state: Path, **options: Any) -> None:
         self.shape = IMITATIONS[name]
-        made = IssuerOptions(imitation=self.shape, **habits)
+        made = IssuerOptions(imitation=self.shape, **options)
         config = dev_config(8000, tools=(), state=state, issuer_options=made)
         secrets = {client: f"secret-of-{client}" for client in SECRET_FILES}
         plan = dev_issuer(config, TOOL_SCOPES, made, client_secrets=secrets)

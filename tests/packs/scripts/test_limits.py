@@ -29,7 +29,7 @@ def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptSe
 
 
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+def short_limit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     """Any code may run, and not for long."""
     folder = tmp_path_factory.mktemp("hasty")
     low = {"exec": "free", "timeout_s": 2.5, "cpu_s": 1}
@@ -167,9 +167,11 @@ def test_a_script_that_reaches_a_limit_fails_with_the_limits_name(
         pytest.param(SLOW_CALL, "timeout_s", id="idle"),
     ],
 )
-def test_the_time_of_a_script_is_bounded(hasty: ScriptServer, code: str, says: str) -> None:
+def test_the_time_of_a_script_is_bounded(
+    short_limit_server: ScriptServer, code: str, says: str
+) -> None:
     """Both its processor time and its duration have a limit."""
-    reply = hasty.agent("rest").call("script_exec", code=code)
+    reply = short_limit_server.agent("rest").call("script_exec", code=code)
 
     assert re.search(says, str(reply.failure))
     assert reply.kind == "timeout"

@@ -68,7 +68,7 @@ class ModelCall(msgspec.Struct):
     left: bool = False
 
 
-class World:
+class ModelDeployment:
     """Replicas over shared stores, and everything that ever happened there."""
 
     def __init__(self) -> None:
@@ -257,12 +257,12 @@ EVENTS = st.one_of(
 
 
 async def run_events(events: list[tuple[Any, ...]]) -> None:
-    world = World()
+    deployment = ModelDeployment()
     for name, *arguments in events:
-        await getattr(world, name)(*arguments)
+        await getattr(deployment, name)(*arguments)
         await run_ready()
-    await world.close()
-    world.check()
+    await deployment.close()
+    deployment.check()
 
 
 @given(st.lists(EVENTS, min_size=8, max_size=30))
