@@ -251,7 +251,7 @@ BACKGROUND_TASKS: dict[str, Setting] = {
     "callers": notes,
     "audit": signs,
     "changes": polls,
-    "changes_heard": hears,
+    "change_notifications": hears,
     "secrets": reads_again,
     "metrics": samples_metrics,
     "tasks": takes_up,

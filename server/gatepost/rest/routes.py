@@ -29,7 +29,7 @@ from gatepost.tools.cpu_thread import TooManyWaiting, in_cpu_thread
 from gatepost.tools.redaction import LONG_BYTES
 from gatepost.tools.registry import Registry, UnknownTool
 from gatepost.tools.runner import Runner
-from gatepost.tools.truncation import fit
+from gatepost.tools.truncation import truncate
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.middleware import ResourceLookup, caller_of
@@ -166,7 +166,7 @@ class RestRoutes:
             except (UnknownTool, StoreUnavailable):
                 # The tenant's offers have changed during the call.
                 return responses.failed(Failure("internal", TOO_LONG))
-            outcome = fit(outcome, tool, remaining)
+            outcome = truncate(outcome, tool, remaining)
         if outcome.failure is not None:
             return responses.failed(outcome.failure)
         return responses.succeeded(outcome)

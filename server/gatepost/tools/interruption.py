@@ -286,7 +286,7 @@ class ToolDeadline(Interruptible[T]):
         """Return a wait for another task that can be given up; see `Interruptible`."""
         return WaitForTask(waiting, self, stop).begin() if asyncio.isfuture(waiting) else waiting
 
-    def be_patient(self, stop: Stop) -> None:
+    def start_abandon_timer(self, stop: Stop) -> None:
         """Let a stopped tool continue for `abandon_s` and no longer."""
         if self._abandon_timer is None:
             self._abandon_timer = timer(self.abandon_s, self._cancel_again, stop)
@@ -306,7 +306,7 @@ class ToolDeadline(Interruptible[T]):
         if stop.cancelled_again:
             self._abandon(stop)
         if stop.is_cancelling:
-            self.be_patient(stop)
+            self.start_abandon_timer(stop)
         return waiting
 
     def leave(self, stop: Stop) -> None:
@@ -363,7 +363,7 @@ class WaitForTask(asyncio.Future[None]):
         if self.done():
             return False
         if not self._stop.cancelled_again:
-            self._work.be_patient(self._stop)
+            self._work.start_abandon_timer(self._stop)
             return self._task.cancel(msg)
         self._task.remove_done_callback(self._over)
         self._context.run(self._work.leave, self._stop)
