@@ -272,7 +272,7 @@ def _keep_note(rows: sqlite3.Connection, number: int | None, file: IndexedFile, 
         "INSERT INTO words (rowid, title, names, tags, body) VALUES (?, ?, ?, ?, ?)",
         (
             number,
-            *map(spaced, (note.title, names, " ".join(note.tags), note.matter.body)),
+            *map(spaced, (note.title, names, " ".join(note.tags), note.front_matter.body)),
         ),
     )
 
