@@ -151,7 +151,7 @@ class Services:
             self.keyring,
             self.redaction,
             config.audit,
-            charge=self.limits.recorded,
+            charge=self.limits.charge_record,
             observe=self.call_batch.committed,
             listener=self.exporter.recorded,
         )
@@ -237,7 +237,10 @@ class Services:
         self.denials.apply(config.approvals)
         rules = rules_of(limits, audits=config.audit.enabled)
         self.limits.apply(
-            rules, max_running=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+            rules,
+            max_running=limits.concurrency,
+            max_waiting_per_tenant=limits.queue,
+            within_s=limits.queue_s,
         )
         return Runner(
             registry,
