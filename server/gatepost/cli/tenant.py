@@ -77,7 +77,7 @@ def list_(as_json: bool, path: Path) -> None:
 def suspend(tenant_id: str, reason: str, path: Path) -> None:
     """Suspend TENANT: refuse its callers and end its calls, streams, tasks and requests."""
     config = configured(path)
-    if at_stores(config, lambda stores: shut(tenant_id, reason, config, stores)):
+    if at_stores(config, lambda stores: suspend_tenant(tenant_id, reason, config, stores)):
         click.echo(f"Tenant {tenant_id} is suspended at every server within a second.")
     else:
         click.echo(f"Tenant {tenant_id} is already suspended.")
@@ -113,7 +113,7 @@ def resume(tenant_id: str, path: Path) -> None:
     click.echo(f"Tenant {tenant_id} is resumed at every server within a second.")
 
 
-async def shut(tenant_id: str, reason: str, config: Config, stores: OpenStores) -> bool:
+async def suspend_tenant(tenant_id: str, reason: str, config: Config, stores: OpenStores) -> bool:
     """Suspend a tenant; return False if it is already suspended."""
     await check_known(tenant_id, config, stores.records)
     record = suspension(tenant_id, now=time.time(), by=administrator(), reason=reason)
@@ -133,14 +133,14 @@ async def rows_of(config: Config, records: Records) -> list[TenantStatus]:
     stored = [
         tenant for tenant in await records.tenant_data.tenants() if TENANT_ID.fullmatch(tenant)
     ]
-    shut_here = set(config.tenancy.suspended)
+    suspended_in_configuration = set(config.tenancy.suspended)
     rows = []
-    for name in sorted({*configured, *revocations, *stored, *shut_here}):
+    for name in sorted({*configured, *revocations, *stored, *suspended_in_configuration}):
         record = revocations.get(name)
         row = TenantStatus(
             tenant=name,
-            state="suspended" if record or name in shut_here else "open",
-            known_by="configuration" if name in configured | shut_here else "use",
+            state="suspended" if record or name in suspended_in_configuration else "open",
+            known_by="configuration" if name in configured | suspended_in_configuration else "use",
         )
         if record is not None:
             row = msgspec.structs.replace(
@@ -149,7 +149,7 @@ async def rows_of(config: Config, records: Records) -> list[TenantStatus]:
                 suspended_by=record.created_by,
                 reason=record.reason,
             )
-        elif name in shut_here:
+        elif name in suspended_in_configuration:
             row = msgspec.structs.replace(row, suspended_by="tenancy.suspended")
         rows.append(row)
     return rows
