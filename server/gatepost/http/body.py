@@ -59,8 +59,8 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 
 LARGE_BODIES = 32
 """
-The most bodies of the largest size that may arrive at once from one caller. The default burst of
-`[limits]` is smaller, so a caller within its limits is not refused.
+Maximum number of bodies of the largest size that may arrive at once from one caller. The default
+burst of `[limits]` is smaller, so a caller within its limits is not refused.
 """
 AT_ONCE_OF_TENANT = 4 * LARGE_BODIES
 

@@ -13,7 +13,7 @@ from gatepost.storage.records import Records
 SHARE = 16
 """A process reads the usage again after it added this fraction of a quota itself."""
 AGAIN_S = 1.0
-"""The least time between two readings before a refusal."""
+"""Minimum time between two readings before a refusal."""
 MAX_COUNTED = 10_000
 """The number of callers and tenants whose usage is cached."""
 

@@ -19,7 +19,7 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 Action = Literal["accept", "decline", "cancel"]
 
 KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-# The most requests that a user or a client should get at once.
+# Maximum number of requests that a user or a client should get at once.
 REQUESTS_AT_ONCE = 32
 MAX_ROOTS = 1000
 MAX_CHARACTERS = 10_000

@@ -209,8 +209,8 @@ class ToolDeadline(Interruptible[T]):
     Awaits a tool; raises DeadlinePassed when it works for longer than *limit_s* seconds.
 
     It raises TokenExpired after *allowed_s* seconds. These pass also while a person decides, when
-    the tool's own clock stops (design, decision 17). A tool that goes on for `abandon_s` after it
-    was cancelled is left unfinished, and this ends as if the tool had stopped.
+    the tool's own clock stops. A tool that goes on for `abandon_s` after it was cancelled is left
+    unfinished, and this ends as if the tool had stopped.
     """
 
     __slots__ = (

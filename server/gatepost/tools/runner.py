@@ -384,11 +384,11 @@ def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
 def composed(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
     """Return *invoke* inside these stages, the first one outermost."""
     for stage in reversed(stages):
-        invoke = _around(stage.__call__ if isinstance(stage, Stage) else stage, invoke)
+        invoke = _wrapped(stage.__call__ if isinstance(stage, Stage) else stage, invoke)
     return invoke
 
 
-def _around(stage: StageFunction, proceed: Next) -> Next:
+def _wrapped(stage: StageFunction, proceed: Next) -> Next:
     # A closure around a bound method costs half as much as a partial of a callable object.
     def perform(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         return stage(call, offer, arguments, proceed)

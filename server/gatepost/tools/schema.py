@@ -57,7 +57,7 @@ MAX_TRIED = 100_000
 Values times the alternatives for each; pydantic tries all of them, at 0.3 microseconds each.
 """
 MAX_UNKNOWN = 10
-"""The most unknown members that are reported."""
+"""Maximum number of unknown members that are reported."""
 MAX_LISTED = 1_000
 """More validation errors are not described, because that takes longer than finding them."""
 

@@ -16,7 +16,7 @@ import msgspec
 from gatepost.tools.json_shape import NESTING, objects_in
 
 MAX_BRANCHES = 10_000
-"""The most subschemas that one value at the root may be checked against."""
+"""Maximum number of subschemas that one value at the root may be checked against."""
 OPTION_STEPS, FRACTION_STEPS = 10, 60
 """
 The cost of comparing a value with an `enum` option that is not a string, and with a fraction. A
@@ -56,7 +56,9 @@ CheckCounts = Mapping[int, int]
 
 
 class Branching(msgspec.Struct, frozen=True):
-    """The most subschemas, members and steps that a value is checked against, by its depth."""
+    """
+    Maximum number of subschemas, members and steps that a value is checked against, by its depth.
+    """
 
     subschemas: tuple[int, ...]
     members: tuple[int, ...]

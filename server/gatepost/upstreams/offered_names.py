@@ -9,10 +9,10 @@ from gatepost.tools.tenant_offers import UPSTREAM_PREFIX as PREFIX
 from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR as SEPARATOR
 
 NAME_CHARACTERS = 64
-"""The most characters of a name, because some clients accept no more."""
+"""Maximum number of characters of a name, because some clients accept no more."""
 HASH_CHARACTERS = 8
 MAX_SERVER = 24
-"""The most characters of a server's name in a name that ends in a hash."""
+"""Maximum number of characters of a server's name in a name that ends in a hash."""
 
 _SERVER = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)*", re.ASCII)
 _TOOL = re.compile(r"[a-z0-9_]+", re.ASCII)

@@ -25,7 +25,7 @@ WITHOUT_STREAM_S = 600.0
 TOGETHER_S = 0.5
 """How long notifications are collected before they take effect."""
 MAX_UPDATES = 500
-"""The most updated resources that are announced at once."""
+"""Maximum number of updated resources that are announced at once."""
 RANDOM = random.SystemRandom()
 
 Updated = Callable[[str, str], Awaitable[None]]
