@@ -8,7 +8,7 @@ from starlette.types import Message, Receive
 
 from gatepost.http.caller_bytes import CallerBytes
 from gatepost.tools.cpu_thread import TooManyWaiting
-from gatepost.tools.interruption import HUNG_UP, Interruptible, Stop, timer
+from gatepost.tools.interruption import Interruptible, Stop, StopCause, timer
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import RevokedToken
 
@@ -207,4 +207,4 @@ class UntilDisconnect(EndableRequest[T]):
     async def _until_gone(self, stop: Stop) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        stop.pull(HUNG_UP)
+        stop.pull(StopCause.DISCONNECTED)

@@ -102,8 +102,8 @@ class StorageQuota:
         self.caller_bytes, self.tenant_bytes = limits.stored_bytes, limits.tenant.stored_bytes
 
     @asynccontextmanager
-    async def room(self, tenant: str, owner: bytes, size: int) -> AsyncIterator[None]:
-        """Hold room for *size* bytes that the block writes; raises QuotaExceeded."""
+    async def reserved(self, tenant: str, owner: bytes, size: int) -> AsyncIterator[None]:
+        """Reserve *size* bytes that the block writes; raises QuotaExceeded."""
         quotas = self._quotas(tenant, owner)
         for quota in quotas:
             await self._look(quota, tenant, size)

@@ -6,6 +6,7 @@ docs/decisions/0007-deadlines-of-tools.md says why this is not `asyncio.timeout`
 
 import asyncio
 import contextlib
+import enum
 import logging
 import sys
 from abc import ABC, abstractmethod
@@ -22,10 +23,13 @@ log = logging.getLogger("gatepost.runner")
 
 FUTURE = asyncio.Future
 """A future that learns of a cancellation at once."""
-HUNG_UP = "hung up"
-"""
-The reason for the end of a request whose connection broke; its client may still want the answer.
-"""
+
+
+class StopCause(enum.StrEnum):
+    """A reason for `Stop.pull` that is not the end of a caller's access."""
+
+    DISCONNECTED = "disconnected"
+    """The connection broke; the client may still want the answer."""
 
 
 class Stop:
