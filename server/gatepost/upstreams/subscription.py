@@ -135,7 +135,7 @@ class UpstreamSubscription:
                     if is_of(catalogue, uri):
                         await self._updated(server.tenant, uri)
             except StoreUnavailable:
-                log.debug("resource_updates_not_told", extra={"server": server.name})
+                log.debug("resource_update_not_sent", extra={"server": server.name})
 
 
 def is_of(catalogue: Catalogue, uri: str) -> bool:
