@@ -8,7 +8,7 @@ import msgspec
 
 from gatepost.cli import erasure
 from gatepost.cli.configuration import administrator, config_option, visible
-from gatepost.cli.stores import OpenStores, at_stores, check_known, configured, moment, table
+from gatepost.cli.stores import OpenStores, check_known, configured, moment, run_with_stores, table
 from gatepost.config.settings import Config
 from gatepost.policy.revocation.revocation_records import SUSPENDED, suspension
 from gatepost.runtime.reload import known_tenants
@@ -49,7 +49,7 @@ tenant.add_command(erasure.erase)
 def list_(as_json: bool, path: Path) -> None:
     """List tenants that are configured or have stored data."""
     config = configured(path)
-    rows = at_stores(config, lambda stores: rows_of(config, stores.records))
+    rows = run_with_stores(config, lambda stores: rows_of(config, stores.records))
     if as_json:
         click.echo(msgspec.json.encode(rows))
         return
@@ -77,7 +77,7 @@ def list_(as_json: bool, path: Path) -> None:
 def suspend(tenant_id: str, reason: str, path: Path) -> None:
     """Suspend TENANT: refuse its callers and end its calls, streams, tasks and requests."""
     config = configured(path)
-    if at_stores(config, lambda stores: suspend_tenant(tenant_id, reason, config, stores)):
+    if run_with_stores(config, lambda stores: suspend_tenant(tenant_id, reason, config, stores)):
         click.echo(f"Tenant {tenant_id} is suspended at every server within a second.")
     else:
         click.echo(f"Tenant {tenant_id} is already suspended.")
@@ -102,7 +102,7 @@ def resume(tenant_id: str, path: Path) -> None:
             await stores.note(tenant_id, "tenant", "resumed")
         return was_suspended
 
-    was_suspended = at_stores(config, do)
+    was_suspended = run_with_stores(config, do)
     if tenant_id in config.tenancy.suspended:
         raise click.ClickException(
             f"The configuration suspends tenant {tenant_id}. Remove it from `tenancy.suspended` "
