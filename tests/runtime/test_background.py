@@ -220,7 +220,7 @@ async def hears(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 @asynccontextmanager
 async def samples_metrics(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     async with metrics_sampler.sampling_metrics(
-        metrics_sampler.MetricsSampler(Meter.alone(), samples=[fault])
+        metrics_sampler.MetricsSampler(Meter.unshared(), samples=[fault])
     ):
         yield
 

@@ -10,7 +10,7 @@ from gatepost.dashboard.cookie import Cookies
 from gatepost.dashboard.dashboard_session import DashboardSessions, SignedInSession
 from gatepost.dashboard.event_stream import LiveStream
 from gatepost.dashboard.form_data import UnreadableForm, cookie_of, form_of, query_of
-from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
+from gatepost.dashboard.location import DashboardLocation, DashboardPaths, valid_page_path
 from gatepost.dashboard.page import DECIDERS, NotShown, PageRequest, PageResponse, PageRoute
 from gatepost.dashboard.page_response import ResponseSender
 from gatepost.dashboard.templating import TOKEN_FIELD, TOKEN_HEADER, Templates
@@ -259,7 +259,9 @@ class GuardedPage:
             await reply.html(answer.status, answer.html, extra_headers)
         else:
             # Always a path below the dashboard's base, whatever the page returned.
-            await reply.redirect(page_request.base + below(answer.location), extra_headers)
+            await reply.redirect(
+                page_request.base + valid_page_path(answer.location), extra_headers
+            )
 
     async def _to_sign_in(self, paths: DashboardPaths, scope: Scope, reply: ResponseSender) -> None:
         headers = scope[HEADERS_BY_NAME]
@@ -267,11 +269,13 @@ class GuardedPage:
             target = scope["path"].removeprefix(paths.base)
             if scope["query_string"]:
                 target += "?" + scope["query_string"].decode("latin-1")
-            await reply.redirect(sign_in_path(paths.base, below(target)))
+            await reply.redirect(sign_in_path(paths.base, valid_page_path(target)))
             return
         # htmx follows this header with the whole page, not only the requested part.
         target = path_of(headers.get(b"hx-current-url", b"").decode("latin-1"))
-        location = sign_in_path(paths.base, below(target.removeprefix(paths.base))).encode("ascii")
+        location = sign_in_path(
+            paths.base, valid_page_path(target.removeprefix(paths.base))
+        ).encode("ascii")
         turned = PageRefused(
             401, "You are signed out", "Sign in again. Your last action was not carried out."
         )

@@ -50,7 +50,7 @@ from gatepost_authz.errors import RevokedToken
 from gatepost_authz.middleware import CALLER, OneStepSend, send_response
 
 JSON_BODY = (b"content-type", b"application/json")
-JSON_ALONE: tuple[tuple[bytes, bytes], ...] = (JSON_BODY,)
+JSON_CONTENT_TYPE: tuple[tuple[bytes, bytes], ...] = (JSON_BODY,)
 
 
 class EndpointLimits(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ class Endpoint:
                 await answer.run(receive, send)
             return
         body = answer.body
-        described = JSON_ALONE if body else ()
+        described = JSON_CONTENT_TYPE if body else ()
         fields = (*answer.headers, *described) if answer.headers else described
         if not isinstance(send, OneStepSend) or not send.send_whole(answer.status, fields, body):
             await send_response(send, answer.status, fields, body)

@@ -26,12 +26,11 @@ from gatepost.tools.stage import RequestLimits
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError, RevokedToken
-from gatepost_authz.middleware import ResourceLookup, caller_of
+from gatepost_authz.middleware import NO_CONTENT, ResourceLookup, caller_of
 
 log = logging.getLogger("gatepost.rest")
 
 CONTENT_HEADERS = frozenset({b"content-type", b"content-length"})
-NO_CONTENT = 204
 
 
 class RestLimits(msgspec.Struct, frozen=True):

@@ -100,7 +100,7 @@ class Services:
         fetcher: Fetcher | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.lifespans, self.meter, self._clock = lifespans, meter or Meter.alone(), clock
+        self.lifespans, self.meter, self._clock = lifespans, meter or Meter.unshared(), clock
         self.call_batch, self.request_metrics = CallBatch(self.meter), RequestMetrics(self.meter)
         self.records, self.shared_store, self.keyring = records, shared_store, keyring
         self.runs = RunningCalls(records, shared_store, clock=clock)

@@ -98,7 +98,7 @@ class _SecretWalk:
             self.marked_references.update(inside)
             yield path
         yield from self._referred(node.get("$ref"), path, inside)
-        for inner, inner_path in _below(node, path):
+        for inner, inner_path in _subschemas(node, path):
             yield from self.paths(inner, inner_path, inside)
 
     def _referred(
@@ -116,7 +116,7 @@ class _SecretWalk:
         yield from self.paths(target, path, (*inside, reference))
 
 
-def _below(node: Mapping[str, Any], path: SecretPath) -> Iterator[tuple[Any, SecretPath]]:
+def _subschemas(node: Mapping[str, Any], path: SecretPath) -> Iterator[tuple[Any, SecretPath]]:
     """Yield the subschemas of a schema, each with the path of its value."""
     for name, inner in node.get("properties", {}).items():
         yield inner, (*path, name)

@@ -34,8 +34,8 @@ def offered_name(server: str, tool: str) -> str:
     if fits and not _HASHED.search(tool):
         return full_name
     head = f"{PREFIX}{_name_part(server)[:MAX_SERVER].rstrip('_')}{SEPARATOR}"
-    room = NAME_CHARACTERS - len(head) - 1 - HASH_CHARACTERS
-    return f"{head}{_name_part(tool)[:room].rstrip('_')}_{_digest(server, tool)}"
+    tool_characters = NAME_CHARACTERS - len(head) - 1 - HASH_CHARACTERS
+    return f"{head}{_name_part(tool)[:tool_characters].rstrip('_')}_{_digest(server, tool)}"
 
 
 def tool_prefix(server: str) -> str:

@@ -75,7 +75,7 @@ class LimitStage(Stage):
         self.queue, self._call_limits = self.counters.queue, self.counters.call_limits
         self.shared_store = shared_store
         self.monotonic = monotonic
-        self._alone = False
+        self._is_store_down = False
         """Whether the shared store did not answer the last request."""
         self.apply(LimitRules())
 
@@ -190,16 +190,16 @@ class LimitStage(Stage):
             raise
         except StoreUnavailable as outage:
             owed.give_back()
-            if not self._alone:  # logged once per outage, not for each call
-                self._alone = True
+            if not self._is_store_down:  # logged once per outage, not for each call
+                self._is_store_down = True
                 log.warning("limits_counted_here", extra={"reason": str(outage)})
             now = self.monotonic()
             if not call_limits.take(now):
                 return local_refusal(call_limits, now)
             shared_store.hold(call_limits.shared_concurrency)
             return None
-        if self._alone:
-            self._alone = False
+        if self._is_store_down:
+            self._is_store_down = False
             log.info("limits_counted_together")
         if denial is not None:
             owed.give_back()
