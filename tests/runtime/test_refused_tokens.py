@@ -270,7 +270,7 @@ def many_refused_tokens(clock: ManualClock) -> RefusedTokens:
         return None
 
     audit_events = cast("AuditEvents", SimpleNamespace(note=note))
-    return RefusedTokens(Meter.alone(), FailedTokenLimit(0), audit_events, monotonic=clock)
+    return RefusedTokens(Meter.unshared(), FailedTokenLimit(0), audit_events, monotonic=clock)
 
 
 async def test_a_flood_cannot_fill_the_log() -> None:

@@ -17,7 +17,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import InputNeeded
-from gatepost.tools.interruption import HUNG_UP
+from gatepost.tools.interruption import StopCause
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
@@ -250,7 +250,7 @@ EVENTS = st.one_of(
     CALLS,
     st.tuples(st.just("end"), SMALL_NUMBERS, st.sampled_from(["answers", "fails"])),
     st.tuples(st.just("end"), SMALL_NUMBERS, st.sampled_from(["answers", "fails", "away", "asks"])),
-    st.tuples(st.just("leave"), SMALL_NUMBERS, st.sampled_from([None, HUNG_UP])),
+    st.tuples(st.just("leave"), SMALL_NUMBERS, st.sampled_from([None, StopCause.DISCONNECTED])),
     st.tuples(st.just("crash"), st.integers(0, REPLICAS - 1)),
     st.tuples(st.just("pass_time"), st.sampled_from([16.0, 64.0, 80.0, 86_400.0])),
 )

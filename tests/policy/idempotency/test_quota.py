@@ -159,12 +159,12 @@ async def test_the_quota_is_read_once_for_each_share(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(acme, "usage", counted)
     for _ in range(MAX_BYTES // 100):
-        async with quota.room("acme", b"alice", 100):
+        async with quota.reserved("acme", b"alice", 100):
             pass
     assert lookup_count <= SHARE + 2
-    async with quota.room("acme", b"alice", MAX_BYTES - 100):
+    async with quota.reserved("acme", b"alice", MAX_BYTES - 100):
         with pytest.raises(QuotaExceeded):
-            async with quota.room("acme", b"alice", 200):
+            async with quota.reserved("acme", b"alice", 200):
                 pass
 
 
