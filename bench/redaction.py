@@ -39,7 +39,7 @@ class Making:
 
 
 def random_text(generator: Random, size: int) -> str:
-    """Lines of text as reports and logs have them."""
+    """Return lines of text as reports and logs have them."""
     vocabulary = [
         "".join(generator.choices(DIGITS[26:52], k=generator.randint(2, 11))) for _ in range(2_000)
     ]
@@ -52,7 +52,7 @@ def random_text(generator: Random, size: int) -> str:
 
 
 def rows(generator: Random, size: int) -> str:
-    """JSON as APIs answer it: strings, names, numbers, addresses with escapes."""
+    """Return JSON as APIs answer it: strings, names, numbers, addresses with escapes."""
     count = size // 150
     return json.dumps(
         [
@@ -69,12 +69,12 @@ def rows(generator: Random, size: int) -> str:
 
 
 def digits(generator: Random, size: int) -> str:
-    """A file in base64, where each pattern of base64 might begin."""
+    """Return a file in base64, where each pattern of base64 might begin."""
     return "".join(generator.choices(DIGITS[:62], k=size))
 
 
 def answers(size: int) -> Mapping[str, bytes]:
-    """What is searched, as the blocks of an answer or as its structured value; always the same."""
+    """Return the answers to search, as blocks or as a structured value; always the same."""
     generator = Random(4)
     encode = msgspec.json.encode
     return {
@@ -86,7 +86,7 @@ def answers(size: int) -> Mapping[str, bytes]:
 
 
 def secrets(count: int) -> dict[str, str]:
-    """So many secrets, none of which is in the answers."""
+    """Return *count* secrets, none of which is in the answers."""
     generator = Random(5)
     return {
         f"S{at}": "".join(generator.choices(DIGITS, k=SECRET_CHARACTERS)) for at in range(count)
@@ -94,7 +94,7 @@ def secrets(count: int) -> dict[str, str]:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Milliseconds of this process's CPU."""
+    """Return the milliseconds of this process's CPU that *work* takes."""
     begun = time.process_time()
     work()
     return (time.process_time() - begun) * 1000
@@ -134,7 +134,7 @@ def run(rounds: int, size: int = MEGABYTE) -> tuple[list[RedactionCost], list[Ma
 
 
 def render(costs: Sequence[RedactionCost], makings: Sequence[Making]) -> str:
-    """Milliseconds a megabyte and, behind them, times the floor; then what making costs."""
+    """Render milliseconds a megabyte, with their ratio to the floor; then what making costs."""
     head = ["answer", *(f"{count} secrets" for count in SECRETS)]
     lines = []
     for name in dict.fromkeys(cost.answer for cost in costs):
@@ -151,7 +151,7 @@ def save(
     machine: Mapping[str, object],
     path: Path,
 ) -> None:
-    """Every figure, and where it was measured."""
+    """Write every figure, and where it was measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
     results = {
         "machine": machine,
