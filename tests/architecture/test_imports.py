@@ -156,9 +156,9 @@ def test_only_the_development_command_and_tests_import_the_signing_keys() -> Non
     modules = {name.rpartition(".")[0] for name in imported}
 
     assert signing == {"gatepost.dev", "gatepost.testing"}
-    assert modules == {"gatepost.dev.token"}
+    assert modules == {"gatepost.dev.token_command"}
     assert [
-        name for name, _ in contents(files["gatepost.dev.token"]).imports if is_ours(name)
+        name for name, _ in contents(files["gatepost.dev.token_command"]).imports if is_ours(name)
     ] == []
 
 

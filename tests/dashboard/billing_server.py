@@ -14,7 +14,7 @@ from gatepost import CallContext, FileWrite, Pack, Secret, SettingsLookup, ToolF
 from gatepost.audit.record import search
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
 from gatepost.config.settings import Config, LimitsSettings, ToolsSettings
-from gatepost.dev.token import GRANT
+from gatepost.dev.token_command import GRANT
 from gatepost.policy.approvals.approval_request import GrantScope
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.rate_limits import Buckets

@@ -30,7 +30,7 @@ from gatepost.dev.composition import (
 from gatepost.dev.given_settings import given_settings
 from gatepost.dev.imitating import scopes_of
 from gatepost.dev.source_watch import SourceWatch
-from gatepost.dev.token import DEFAULT_STATE
+from gatepost.dev.token_command import DEFAULT_STATE
 from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
 from gatepost.dev.welcome import lines
 from gatepost.runtime.http_server import bind
@@ -200,9 +200,9 @@ class DevOptions(msgspec.Struct, frozen=True):
         return SourceWatch(sources, lambda: os.kill(os.getpid(), signal.SIGHUP))
 
 
-def has_errors(found: Sequence[Problem]) -> bool:
-    """Print the errors among the problems found; return whether there are any."""
-    errors = [problem for problem in found if problem.level == "error"]
+def has_errors(problems: Sequence[Problem]) -> bool:
+    """Print the errors among these problems; return whether there are any."""
+    errors = [problem for problem in problems if problem.level == "error"]
     for line in lines_about(errors):
         click.echo(line, err=True)
     return bool(errors)

@@ -29,7 +29,7 @@ from gatepost.dev.imitating import (
     issuer_table,
     static_clients,
 )
-from gatepost.dev.token import STATE_FILE, DevState
+from gatepost.dev.token_command import STATE_FILE, DevState
 from gatepost.dev.upstreams import (
     ADMIN_SCOPE,
     DEV_TENANTS,

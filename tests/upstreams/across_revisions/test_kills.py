@@ -33,8 +33,8 @@ WITHIN_S = 60
 UNKNOWN_OUTCOME = "It is unknown whether shop carried out the call."
 NOTHING_SENT = ("Nothing was sent", "Call again")
 RANDOM_MOMENTS = random.Random(13)
-LONG_TIMEOUT_S = 0.7
-"""How many of the callers answer only when the replica is gone."""
+LATE_ANSWER_PROBABILITY = 0.7
+"""The part of the callers that answer only when the replica is gone."""
 
 
 class Shop(MCPServer):
@@ -128,7 +128,7 @@ class Killing:
         counts[name] += 1
         params["inputResponses"] = dict.fromkeys(first["inputRequests"], ACCEPT_ANSWER)
         params["requestState"] = first["requestState"]
-        if RANDOM_MOMENTS.random() < LONG_TIMEOUT_S:
+        if RANDOM_MOMENTS.random() < LATE_ANSWER_PROBABILITY:
             await killed.wait()
         else:
             await asyncio.sleep(RANDOM_MOMENTS.uniform(0, 0.3))
