@@ -24,7 +24,7 @@ async def opened_pair(
 
 
 def call_without_progress(pair: EndpointPair, identity: Any = 7) -> OpenExchange:
-    """A call whose client did not ask for progress."""
+    """Send a call whose client did not ask for progress."""
     params = {"name": "pay", "arguments": {}}
     return pair.post(pair.one, message("tools/call", params, identity=identity))
 

@@ -21,7 +21,7 @@ STOPPED_TEXT = "the wait was stopped"
 
 @pytest.fixture
 def stdio_client(tmp_path: Path) -> Iterator[StdioClient]:
-    """A process of the test's own, which ends well when its client leaves."""
+    """Yield a new process that must exit without an error when its client leaves."""
     with stdio_process(tmp_path, drain_s=3) as stdio_client:
         yield stdio_client
         assert stdio_client.hang_up() == 0, stdio_client.output
@@ -31,7 +31,7 @@ def stdio_client(tmp_path: Path) -> Iterator[StdioClient]:
 def call(
     stdio_client: StdioClient, modern: bool, tool: str, identity: Any, can: Any = None, **meta: Any
 ) -> Any:
-    """A call without arguments worth naming, in either era."""
+    """Call a tool with its fixed arguments, in either era."""
     arguments = {"tell": {"times": 3}, "wait": {"seconds": 30}}.get(tool, {})
     params = {"name": tool, "arguments": arguments}
     if modern:

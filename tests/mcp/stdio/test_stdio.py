@@ -29,7 +29,7 @@ ELICIT: dict[str, Any] = {"elicitation": {"form": {}}}
 
 @pytest.fixture
 def stdio_client(tmp_path: Path) -> Iterator[StdioClient]:
-    """A process of the test's own, which ends well when its client leaves."""
+    """Yield a new process that must exit without an error when its client leaves."""
     with stdio_process(tmp_path) as stdio_client:
         yield stdio_client
         assert stdio_client.hang_up() == 0, stdio_client.output

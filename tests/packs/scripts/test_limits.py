@@ -20,7 +20,7 @@ pytestmark = pytest.mark.requirement("P10")
 
 @pytest.fixture(scope="module")
 def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
-    """Any code may run, and for longer than it takes to any limit but those of time."""
+    """Yield a server that runs any code long enough to reach each limit but those of time."""
     folder = tmp_path_factory.mktemp("limits")
     with open_script_server(
         folder, exec="free", timeout_s=60.0, cpu_s=30, queue_per_tenant=1
@@ -30,7 +30,7 @@ def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptSe
 
 @pytest.fixture(scope="module")
 def short_limit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
-    """Any code may run, and not for long."""
+    """Yield a server that runs any code for a short time only."""
     folder = tmp_path_factory.mktemp("hasty")
     low = {"exec": "free", "timeout_s": 2.5, "cpu_s": 1}
     with open_script_server(folder, **low) as script_server:

@@ -21,7 +21,7 @@ ARGUMENT_VALUES = ("a", "b", "c")
 
 
 async def make_calls(replica: ApprovalReplica, generator: random.Random) -> list[str]:
-    """Calls now and again, and may wait or come back."""
+    """Make some calls, at random with a client that waits; return the kinds of their failures."""
     kinds = []
     for _ in range(6):
         client = {"client": WaitingClient()} if generator.random() < 0.5 else {}

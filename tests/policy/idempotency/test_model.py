@@ -156,7 +156,7 @@ class ModelDeployment:
         self.replicas[replica] = self._replica()
 
     async def pass_time(self, seconds: float) -> None:
-        """Time goes by in small steps, so that leases are renewed as they would be."""
+        """Move the clock in small steps, so that leases are renewed as usual."""
         if seconds > 100:
             if any(not call.task.done() for call in self.calls):
                 return
