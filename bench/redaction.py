@@ -38,57 +38,59 @@ class Making:
     ms: float
 
 
-def random_text(random: Random, size: int) -> str:
+def random_text(generator: Random, size: int) -> str:
     """Return lines of text as reports and logs have them."""
     vocabulary = [
-        "".join(random.choices(DIGITS[26:52], k=random.randint(2, 11))) for _ in range(2_000)
+        "".join(generator.choices(DIGITS[26:52], k=generator.randint(2, 11))) for _ in range(2_000)
     ]
     lines = []
     while size > 0:
-        line = " ".join(random.choices(vocabulary, k=random.randint(6, 14)))
+        line = " ".join(generator.choices(vocabulary, k=generator.randint(6, 14)))
         lines.append(line)
         size -= len(line) + 1
     return "\n".join(lines)
 
 
-def rows(random: Random, size: int) -> str:
+def rows(generator: Random, size: int) -> str:
     """Return JSON as APIs answer it: strings, names, numbers, addresses with escapes."""
     count = size // 150
     return json.dumps(
         [
             {
                 "id": number,
-                "name": "".join(random.choices(DIGITS, k=12)),
+                "name": "".join(generator.choices(DIGITS, k=12)),
                 "url": f"https://api.example.com/items/{number}?q=a%20b&page=2",
                 "note": 'said "yes"\nand left',
-                "total": random.random() * 1000,
+                "total": generator.random() * 1000,
             }
             for number in range(count)
         ]
     )
 
 
-def digits(random: Random, size: int) -> str:
+def digits(generator: Random, size: int) -> str:
     """Return a file in base64, where each pattern of base64 might begin."""
-    return "".join(random.choices(DIGITS[:62], k=size))
+    return "".join(generator.choices(DIGITS[:62], k=size))
 
 
 def answers(size: int) -> Mapping[str, bytes]:
     """Return the answers to search, as blocks or as a structured value; always the same."""
-    random = Random(4)
+    generator = Random(4)
     encode = msgspec.json.encode
     return {
-        "text": encode([{"type": "text", "text": random_text(random, size)}]),
-        "JSON as text": encode([{"type": "text", "text": rows(random, size)}]),
-        "JSON as value": rows(random, size).encode(),
-        "base64": encode([{"type": "text", "text": digits(random, size)}]),
+        "text": encode([{"type": "text", "text": random_text(generator, size)}]),
+        "JSON as text": encode([{"type": "text", "text": rows(generator, size)}]),
+        "JSON as value": rows(generator, size).encode(),
+        "base64": encode([{"type": "text", "text": digits(generator, size)}]),
     }
 
 
 def secrets(count: int) -> dict[str, str]:
     """Return *count* secrets, none of which is in the answers."""
-    random = Random(5)
-    return {f"S{at}": "".join(random.choices(DIGITS, k=SECRET_CHARACTERS)) for at in range(count)}
+    generator = Random(5)
+    return {
+        f"S{at}": "".join(generator.choices(DIGITS, k=SECRET_CHARACTERS)) for at in range(count)
+    }
 
 
 def cpu_ms(work: Callable[[], object]) -> float:

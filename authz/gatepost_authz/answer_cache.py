@@ -61,11 +61,11 @@ class RandomCache(Generic[K, T]):
 
     def keep(self, key: K, entry: T, *, now: float = -inf, until: float = inf) -> None:
         """
-        Add or replace an entry that counts until then, as `end_of` says.
+        Add or replace an entry that is valid before *until*, the time that `end_of` returns.
 
-        For each new entry two others are examined in turn, and those that have ended are removed:
-        after as many new entries as there were others, none is left that had ended before. An entry
-        that replaced one with a later end stays until that end.
+        Each new entry examines the next two entries and removes those that have ended. After as
+        many new entries as the cache held, no entry is left that had ended before. An entry that
+        replaces one with a later end is not removed before that end.
         """
         with self._changing:
             if key not in self.entries:
@@ -138,7 +138,7 @@ class CachedAnswer(msgspec.Struct, Generic[T], frozen=True):
     until: float
 
 
-class Memory(RandomCache[AnswerKey, CachedAnswer[T]]):
+class AnswerCache(RandomCache[AnswerKey, CachedAnswer[T]]):
     """A `RandomCache` of answers that each have an end."""
 
     def __init__(self, capacity: int = REMEMBERED) -> None:

@@ -7,8 +7,8 @@ from gatepost_authz.answer_cache import (
     ACTIVE_S,
     REFUSED_S,
     REMEMBERED,
+    AnswerCache,
     AnswerKey,
-    Memory,
     digest_of,
 )
 from gatepost_authz.caller import TenantContext
@@ -61,9 +61,9 @@ class IntrospectionVerifier:
         self.policy = policy or Policy()
         self.clock = clock
         self._possible: tuple[int, tuple[TrustedIssuer, ...]] = (0, ())
-        self._cached_callers: Memory[TenantContext] = Memory(capacity)
-        self._cached_refusals: Memory[CachedRefusal] = Memory()
-        self._owners: Memory[str] = Memory(max(capacity, REMEMBERED))
+        self._cached_callers: AnswerCache[TenantContext] = AnswerCache(capacity)
+        self._cached_refusals: AnswerCache[CachedRefusal] = AnswerCache()
+        self._owners: AnswerCache[str] = AnswerCache(max(capacity, REMEMBERED))
         self._accepted = AcceptedTokens(capacity)
 
     async def verify(self, token: str, target: Target, *, peer: str = "") -> TenantContext | None:

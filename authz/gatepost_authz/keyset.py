@@ -297,16 +297,18 @@ class KeySet:
 def tabulate(keys: Iterable[VerificationKey]) -> Table:
     """Return keys by id and algorithm; without an id, the only key of each algorithm."""
     table: dict[tuple[str | None, str], tuple[VerificationKey, ...]] = {}
-    alone: dict[str, list[VerificationKey]] = {}
+    keys_by_algorithm: dict[str, list[VerificationKey]] = {}
     for key in keys:
         for algorithm in key.algorithms:
-            alone.setdefault(algorithm, []).append(key)
+            keys_by_algorithm.setdefault(algorithm, []).append(key)
             if key.kid is not None:
                 candidates = table.get((key.kid, algorithm), ())
                 table[key.kid, algorithm] = (*candidates, key)[:CANDIDATES]
     # RFC 7515 omits the id if there is only one key. If there are several, the sender of the token
     # could make us try all keys.
     table.update(
-        ((None, name), (same_keys[0],)) for name, same_keys in alone.items() if len(same_keys) == 1
+        ((None, name), (same_keys[0],))
+        for name, same_keys in keys_by_algorithm.items()
+        if len(same_keys) == 1
     )
     return table

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 
-from gatepost_authz.answer_cache import REFUSED_S, Memory, digest_of
+from gatepost_authz.answer_cache import REFUSED_S, AnswerCache, digest_of
 from gatepost_authz.claim_values import MISSING, first_text, lookup
 from gatepost_authz.claims import MAX_CLIENT_ID, scopes_of
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable
@@ -20,7 +20,7 @@ class SignedTokenIntrospection:
     ) -> None:
         self.introspectors = introspectors
         self.clock = clock
-        self._inactive: Memory[bool] = Memory()
+        self._inactive: AnswerCache[bool] = AnswerCache()
 
     async def claims_of(
         self, token: str, proved: Mapping[str, object], trusted: TrustedIssuer

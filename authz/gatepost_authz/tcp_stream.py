@@ -28,7 +28,7 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         self._is_over = self._is_paused = False
         self._error: Exception | None = None
         self._arrival: asyncio.Future[None] | None = None
-        self._room: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
         """Pending while the peer does not read."""
 
     # The side of the event loop.
@@ -56,16 +56,16 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         """Note that the connection is closed, and why."""
         self._is_over, self._error = True, exc
         _wake(self._arrival)
-        _wake(self._room)
+        _wake(self._writable)
 
     def pause_writing(self) -> None:
         """Let `write` wait, because the peer does not read."""
-        self._room = asyncio.get_running_loop().create_future()
+        self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
         """Let `write` return."""
-        _wake(self._room)
-        self._room = None
+        _wake(self._writable)
+        self._writable = None
 
     # The side of httpcore2.
 
@@ -105,10 +105,10 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         if self._transport.is_closing():
             raise httpcore2.WriteError("the connection is closed")
         self._transport.write(buffer)
-        if self._room is not None:
+        if self._writable is not None:
             try:
                 async with asyncio.timeout(timeout):
-                    await asyncio.shield(self._room)
+                    await asyncio.shield(self._writable)
             except TimeoutError as error:
                 raise httpcore2.WriteTimeout(str(error)) from error
         if self._error is not None:

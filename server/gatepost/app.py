@@ -190,10 +190,10 @@ def mcp(
         needs_approval=services.approvals.policies.needs_approval,
         running_requests=services.running_requests,
     )
-    around: list[WrapRequest] = [logged] if config.log.level == "debug" else []
+    wrappers: list[WrapRequest] = [logged] if config.log.level == "debug" else []
     if (tracer := services.exporter.tracer) is not None:
         names_tenant = config.telemetry.trace_tenant
-        around.append(RequestTracing(tracer, services.registry, names_tenant=names_tenant))
+        wrappers.append(RequestTracing(tracer, services.registry, names_tenant=names_tenant))
     return Endpoint(
         server,
         challenge=challenge,
@@ -208,7 +208,7 @@ def mcp(
             config.limits.max_body_values,
         ),
         mirrors=mirrors,
-        around=around,
+        wrappers=wrappers,
     )
 
 
@@ -229,8 +229,8 @@ def tool_routes(
         suspended=services.revocations.suspended,
         running_requests=services.running_requests,
         limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
-        differs=services.audit_writer.events.note_mismatch,
-        around=traced,
+        record_tenant_mismatch=services.audit_writer.events.note_mismatch,
+        wrap_call=traced,
     )
     listing = bearer(bridge.list_tools, resource_of=paths)
     calling = bearer(bridge.call_tool, resource_of=paths)
@@ -254,7 +254,7 @@ def management_routes(
         requests=services.runner.requests,
         suspended=services.revocations.suspended,
         running_requests=services.running_requests,
-        differs=services.audit_writer.events.note_mismatch,
+        record_tenant_mismatch=services.audit_writer.events.note_mismatch,
     )
     # Imported here, as for the dashboard, because most servers have no such routes.
     management = importlib.import_module("gatepost.rest.management.routes")

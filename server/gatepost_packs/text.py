@@ -17,7 +17,7 @@ TEXT_RESULT = result_schema({"type": "string"})
 """The output schema of a tool that returns a text."""
 
 MAX_BYTES = 4_000_000
-"""Most bytes that one call can read."""
+"""Maximum number of bytes that one call can read."""
 
 
 def encoded(text: str, field: str) -> bytes:

@@ -28,7 +28,7 @@ class FoundName(BaseModel):
     modified: str
 
 
-class Contained(BaseModel):
+class FolderContent(BaseModel):
     """The content of a folder."""
 
     entries: list[FoundName]
@@ -93,12 +93,12 @@ async def workspace_list(
     path: Annotated[str, Field(description="Folder relative to workspace root")] = ".",
     recursive: Annotated[bool, Field(description="List what is in its folders too")] = False,
     limit: Annotated[int, Field(description="Entries at most", ge=1, le=10_000)] = 1000,
-) -> Contained:
+) -> FolderContent:
     """List files in the workspace: name, type, size in bytes and time of the last change."""
     listing = await ctx.workspace.entries(path, recursive=recursive, limit=limit)
     folders = path.removeprefix("/workspace").split("/")
     start = "".join(f"{name}/" for name in folders if name not in ("", "."))
-    return Contained(
+    return FolderContent(
         entries=[
             FoundName(
                 name=item.path.removeprefix(start),

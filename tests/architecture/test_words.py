@@ -71,11 +71,28 @@ SAY_INSTEAD = {
 """Words that named modules, classes and functions once, with what the names say now."""
 SAY_IN_TESTS = SAY_INSTEAD | {
     "anybody": "a caller, or any person",
+    "chatty": "with messages",
+    "crew": "workers",
+    "dice": "generator",
     "everybody": "all callers",
+    "habit": "option",
+    "hasty": "short wait, or short limit",
     "house": "upstream",
+    "hurried": "short",
+    "impatient": "short timeout",
+    "moody": "unreliable",
     "nobody": "no caller, or no approver",
+    "onward": "the path to return to",
+    "somehow": "the condition",
+    "stir": "wake",
     "stranger": "unknown caller, or attacker",
+    "talk": "client",
+    "took": "a noun with a unit",
     "town": "upstreams",
+    "twisted": "badly signed",
+    "went": "result",
+    "whence": "origin",
+    "world": "internet, or deployment",
 }
 SAY_IN_CODE = SAY_INSTEAD | {
     "dice": "random",
@@ -93,7 +110,7 @@ SAY_IN_CODE = SAY_INSTEAD | {
     "went": "result",
 }
 """Words that name no value in the packages; names of tests are sentences, and may have them."""
-VAGUE = frozenset({"KEPT", "KNOWN", "MOST", "NOTHING", "ODD", "OURS", "OWN", "SHOWN"})
+VAGUE = frozenset({"ALONE", "KEPT", "KNOWN", "MOST", "NOTHING", "ODD", "OURS", "OWN", "SHOWN"})
 """Constants that need a noun: the same one stood for something else in each module."""
 VAGUE_IN_TESTS = re.compile(
     r"""ACCEPTED|AFTER|ALLOWED|ALSO|ASKED|ASKING|AWAY|BAD|BEFORE|BEGAN|BEGUN|CHANGED|COUNTED
@@ -115,6 +132,7 @@ VAGUE_NAMES = frozenset(
     says tells asks wants needs knows keeps goes comes stands lies far near deep long short big
     small late early soon ready about under above beside within without behind ahead apart along
     off up down places way ways front back turn
+    alike alone around below
         """,
     )
 )

@@ -12,7 +12,7 @@ WITHIN_S = 10
 async def test_a_waiter_that_disconnects_while_it_is_evicted_keeps_the_counts_right() -> None:
     """The other caller got an internal error, and the count of waiters stayed wrong."""
     queue = AdmissionQueue({})
-    queue.max_running, queue.running, queue.each = 1, 1, 3
+    queue.max_running, queue.running, queue.max_waiting_per_tenant = 1, 1, 3
     flood = [asyncio.create_task(queue.enter("acme", "flood")) for _ in range(3)]
     await asyncio.sleep(0)
     assert queue.waiting == 3

@@ -9,7 +9,7 @@ import pytest
 from gatepost.audit import batches as batches_module
 from gatepost.audit import writer as writer_module
 from gatepost.audit.batches import Listener
-from gatepost.audit.events import ALONE
+from gatepost.audit.events import RECORDED_PER_KIND
 from gatepost.audit.record import search
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
@@ -307,7 +307,7 @@ async def test_a_flood_of_refusals_makes_few_records(audited: AuditedRunner) -> 
         ("refusal", "rate_limit")
     ] * len(records)
     assert sum(record.times for record in records) == 30
-    assert len(records) == ALONE + 1
+    assert len(records) == RECORDED_PER_KIND + 1
 
 
 @pytest.mark.parametrize(("calls", "record_count"), [("all", 3), ("changes", 2)])

@@ -11,7 +11,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.audit import events
-from gatepost.audit.events import ALONE, ALONE_TOGETHER, MAX_KINDS
+from gatepost.audit.events import MAX_KINDS, RECORDED_PER_CALLER, RECORDED_PER_KIND
 from gatepost.audit.record import AuditRecord, read, search
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
@@ -66,13 +66,13 @@ async def test_repeated_refusals_are_counted_in_one_record(
         assert (await log.verify()).bad_number is None
 
     together = [record for record in records if record.times > 1]
-    assert [record.times for record in together] == [CALLS - ALONE]
-    assert len(records) == ALONE + 1
+    assert [record.times for record in together] == [CALLS - RECORDED_PER_KIND]
+    assert len(records) == RECORDED_PER_KIND + 1
     assert (together[0].kind, together[0].tool) == ("refusal", tool)
     assert together[0].caller is not None
     assert together[0].caller.subject == "alice"
     assert 0 < together[0].first <= together[0].at
-    assert sum(count.number for count in counts) == ALONE
+    assert sum(count.number for count in counts) == RECORDED_PER_KIND
     assert sum(count.number for count in all_counts) == CALLS
 
 
@@ -80,7 +80,7 @@ async def test_refusals_are_counted_separately_for_each_caller_and_kind(url: str
     """A flood hides neither another caller's refusals nor successful calls."""
     async with audit_log(url) as log:
         for name in ("deploy", "pay"):
-            await refuse(log, a_call(name=name), InsufficientScope(("a",)), ALONE + 2)
+            await refuse(log, a_call(name=name), InsufficientScope(("a",)), RECORDED_PER_KIND + 2)
         await refuse(log, a_call("bob"), InsufficientScope(("a",)), 2)
         await log.writer.record_end(a_call(), 0.0, [], None)
         records = await records_of(log)
@@ -101,7 +101,7 @@ async def test_refusals_of_many_tool_names_and_addresses_make_few_records(url: s
             await refuse(log, a_call(peer=f"2001:db8::{number:x}"), Unknown("none"), 1)
         records = await records_of(log)
 
-    assert len(records) <= ALONE_TOGETHER + MAX_KINDS + 2
+    assert len(records) <= RECORDED_PER_CALLER + MAX_KINDS + 2
     assert sum(record.times for record in records) == MAX_KINDS * 6
 
 
@@ -131,13 +131,13 @@ async def test_calls_that_ran_are_recorded_one_by_one(url: str) -> None:
         runner = Runner(
             Registry([*pack.tools.values()]), context_for=call_context, recorder=log.writer
         )
-        for _ in range(ALONE * 2):
+        for _ in range(RECORDED_PER_KIND * 2):
             with pytest.raises(InsufficientScope):
                 await runner.run(a_call(name="half"))
             await runner.run(a_call(name="limited"))
         records = await records_of(log)
 
-    assert len({record.number for record in records}) == ALONE * 4
+    assert len({record.number for record in records}) == RECORDED_PER_KIND * 4
     assert all(record.first == 0 for record in records)
 
 
@@ -197,7 +197,7 @@ def test_requests_for_another_tenant_are_counted(server: tuple[Server, str]) -> 
         records = asyncio.run(rows(url))
 
     assert {(record.kind, record.outcome) for record in records} == {("tenant_mismatch", "refused")}
-    assert [record.times for record in records] == [1] * ALONE + [9 - ALONE]
+    assert [record.times for record in records] == [1] * RECORDED_PER_KIND + [9 - RECORDED_PER_KIND]
     assert records[-1].private["claimed"] == "globex-8"
     assert records[-1].caller is not None
     assert 0 < records[-1].first <= records[-1].at

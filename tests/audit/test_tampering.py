@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from gatepost.audit.events import ALONE
+from gatepost.audit.events import RECORDED_PER_KIND
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.audit_segments import Damaged
 from gatepost.tools.api import Call, Failure
@@ -378,14 +378,14 @@ async def test_a_changed_number_of_counted_refusals_is_found(url: str) -> None:
         await log.note(1)
         refused = Failure("rate_limit", "Later.", limit="caller")
         call = Call(caller=person("alice"), name="deploy", arguments=b"{}", request_id="r")
-        commits = [log.writer.record_end(call, 0.0, [], refused) for _ in range(ALONE)]
+        commits = [log.writer.record_end(call, 0.0, [], refused) for _ in range(RECORDED_PER_KIND)]
         await asyncio.gather(*commits)
         counts = await log.records.of("acme").trail.count(0, 86_400_000)
         before = await stolen_data(log, url)
         whole = before.segments[-1].counts
         fewer = (
-            whole.replace(f',"caller",{ALONE}]', ',"caller",1]'),
-            whole.replace(f',"caller",{ALONE}]', ",1]"),
+            whole.replace(f',"caller",{RECORDED_PER_KIND}]', ',"caller",1]'),
+            whole.replace(f',"caller",{RECORDED_PER_KIND}]', ",1]"),
         )
         unchanged, broken = (await log.verify()).bad_number, []
         for text in fewer:
@@ -393,6 +393,6 @@ async def test_a_changed_number_of_counted_refusals_is_found(url: str) -> None:
             broken.append((await log.verify()).bad_number)
             await tamper(url, *restore_all(before))
 
-    assert [(count.number, count.limit) for count in counts] == [(ALONE, "caller")]
+    assert [(count.number, count.limit) for count in counts] == [(RECORDED_PER_KIND, "caller")]
     assert whole not in fewer
     assert (unchanged, broken) == (None, [2, 2])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatepost_authz.answer_cache import REMEMBERED, Memory, RandomCache
+from gatepost_authz.answer_cache import REMEMBERED, AnswerCache, RandomCache
 from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.introspector import MAX_RUNNING
@@ -178,7 +178,7 @@ async def test_requests_with_made_up_tokens_are_limited(opaque_gate: OpaqueToken
 @pytest.mark.requirement("N21")
 def test_the_response_cache_is_bounded() -> None:
     """The newest response is always cached."""
-    memory: Memory[int] = Memory(3)
+    memory: AnswerCache[int] = AnswerCache(3)
     keys = [(bytes([n]), "issuer", "resource", 1) for n in range(50)]
     for n, key in enumerate(keys):
         memory.put(key, n, now=0, until=10)
@@ -186,12 +186,12 @@ def test_the_response_cache_is_bounded() -> None:
 
     assert len(memory) == 3
     assert sum(memory.get(key, 1) is not None for key in keys) == 3
-    assert Memory[int]().capacity == REMEMBERED
+    assert AnswerCache[int]().capacity == REMEMBERED
 
 
 def test_shrinking_the_response_cache_to_0_leaves_no_empty_entry() -> None:
     """A reload may set its size to 0 while another thread stores an answer."""
-    memory: Memory[int] = Memory(3)
+    memory: AnswerCache[int] = AnswerCache(3)
     keys = [(bytes([n]), "issuer", "resource", 1) for n in range(5)]
     memory.put(keys[0], 0, now=0, until=1)
     memory.capacity = 0
@@ -206,7 +206,7 @@ def test_shrinking_the_response_cache_to_0_leaves_no_empty_entry() -> None:
 @pytest.mark.requirement("N21")
 def test_a_renewed_response_is_cached_until_its_new_expiry() -> None:
     """The cache entry was created for the first response, which has expired."""
-    memory: Memory[int] = Memory(100)
+    memory: AnswerCache[int] = AnswerCache(100)
     keys = [(bytes([n]), "issuer", "resource", 1) for n in range(50)]
     memory.put(keys[0], 0, now=0, until=1)
     memory.put(keys[0], 1, now=2, until=9)
@@ -255,7 +255,7 @@ def test_ending_an_entry_does_not_remove_its_replacement() -> None:
 
 def test_setting_the_clock_back_ends_cached_responses() -> None:
     """Otherwise a step of a day would keep a revoked token valid for a day."""
-    memory: Memory[int] = Memory()
+    memory: AnswerCache[int] = AnswerCache()
     key = (b"x", "issuer", "resource", 1)
     memory.put(key, 1, now=1000, until=1030)
 

@@ -87,7 +87,7 @@ async def echo(page_request: PageRequest) -> PageResponse:
     )
 
 
-async def onward(page_request: PageRequest) -> PageResponse:
+async def redirect_page(page_request: PageRequest) -> PageResponse:
     return redirect(page_request.form["to"])
 
 
@@ -115,7 +115,7 @@ PAGES = (
     PageRoute(path="/test/echo/{one}", get=echo),
     PageRoute(path="/test/open", get=echo, roles=NO_ROLES),
     PageRoute(path="/test/admin", get=echo, roles=frozenset({"admin"})),
-    PageRoute(path="/test/onward", post=onward),
+    PageRoute(path="/test/onward", post=redirect_page),
     PageRoute(path="/test/download", get=download),
     PageRoute(path="/test/live", get=live, background=True),
     PageRoute(path="/test/poll", get=echo, background=True),
@@ -218,16 +218,16 @@ class HttpBrowser:
         found = re.search(r'data-csrf="([^"]+)"', self.get("/test/open").text)
         return found[1] if found else ""
 
-    def start(self, onward: str = "", *, which: int = 0) -> httpx2.Response:
+    def start(self, return_path: str = "", *, which: int = 0) -> httpx2.Response:
         """Begin a sign-in at the first issuer that is offered."""
         page = self.get("/sign-in").text
         links = re.findall(r"issuer=([0-9a-f]+)", page)
-        query = {"issuer": links[which], "next": onward}
+        query = {"issuer": links[which], "next": return_path}
         return self.http.get(f"{self.server.base}/sign-in/start", params=query)
 
-    def sign_in(self, name: str, onward: str = "") -> httpx2.Response:
+    def sign_in(self, name: str, return_path: str = "") -> httpx2.Response:
         """Sign in as *name* with all steps; return the dashboard's answer to the callback."""
-        back = BrowserUser(name).follow(self.start(onward).headers["location"])
+        back = BrowserUser(name).follow(self.start(return_path).headers["location"])
         answer = self.http.get(back)
         assert answer.status_code == 303, answer.text
         return answer

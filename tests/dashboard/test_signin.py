@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gatepost.config.settings import LimitsSettings
-from gatepost.dashboard.location import below
+from gatepost.dashboard.location import valid_page_path
 from gatepost.runtime import refused_tokens
 from gatepost.storage.audit import AuditQuery
 from gatepost_authz.config import DashboardClient, Issuer, TenantRule
@@ -97,7 +97,7 @@ def finish(user_browser: HttpBrowser, back: str) -> httpx2.Response:
 
 
 def changed_callback(back: str, **changes: str | None) -> str:
-    """The way back with other parameters; None leaves one out."""
+    """Return the callback address with other parameters; None omits one."""
     values = query_of(back) | changes
     present = {name: value for name, value in values.items() if value is not None}
     return f"{back.partition('?')[0]}?{urlencode(present)}"
@@ -243,13 +243,13 @@ HOSTILE_URLS = [
 @each("path", HOSTILE_URLS, ids=ascii)
 def test_return_paths_to_other_sites_lead_to_the_first_page(path: str) -> None:
     """Only plain paths of the dashboard are accepted (open redirects)."""
-    assert below(path) == ""
+    assert valid_page_path(path) == ""
 
 
 @pytest.mark.parametrize("path", ["", "/requests/7", "/audit?q=a%20b&page=2", "/a/b-c_d.e~f"])
 def test_return_paths_of_the_dashboard_are_kept(path: str) -> None:
     """The cases are paths that pages of the dashboard have."""
-    assert below(path) == path
+    assert valid_page_path(path) == path
 
 
 @pytest.mark.parametrize("path", HOSTILE_URLS[:8], ids=ascii)

@@ -262,7 +262,7 @@ class Request:
 
     async def over(self) -> None:
         self.watchers += 1
-        self._stir()
+        self._wake_watchers()
         try:
             while self.verdict is None:
                 if self.outages:
@@ -271,16 +271,16 @@ class Request:
                 await self._moved.wait()
         finally:
             self.watchers -= 1
-            self._stir()
+            self._wake_watchers()
 
     def decide(self, verdict: Verdict) -> None:
         self.verdict = verdict
-        self._stir()
+        self._wake_watchers()
 
     def hiccup(self) -> None:
         """Fail the store once for every waiting call."""
         self.outages = 1
-        self._stir()
+        self._wake_watchers()
 
     async def watched_by(self, watchers: int) -> None:
         """Return once so many calls wait for it."""
@@ -288,7 +288,7 @@ class Request:
             while self.watchers != watchers:
                 await self._moved.wait()
 
-    def _stir(self) -> None:
+    def _wake_watchers(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
 

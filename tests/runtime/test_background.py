@@ -222,7 +222,7 @@ async def hears(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 @asynccontextmanager
 async def samples_metrics(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     async with metrics_sampler.sampling_metrics(
-        metrics_sampler.MetricsSampler(Meter.alone(), samples=[fault])
+        metrics_sampler.MetricsSampler(Meter.unshared(), samples=[fault])
     ):
         yield
 
@@ -253,7 +253,7 @@ BACKGROUND_TASKS: dict[str, Setting] = {
     "callers": notes,
     "audit": signs,
     "changes": polls,
-    "changes_heard": hears,
+    "change_notifications": hears,
     "secrets": reads_again,
     "metrics": samples_metrics,
     "tasks": takes_up,

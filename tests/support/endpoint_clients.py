@@ -104,7 +104,7 @@ class OpenExchange:
         await asyncio.wait_for(self._head.wait(), WITHIN_S)
         return self
 
-    async def took(self, number: int) -> None:
+    async def wait_for_sends(self, number: int) -> None:
         """Wait until the connection took so many messages."""
         async with asyncio.timeout(WITHIN_S):
             while self.taken < number:

@@ -22,7 +22,7 @@ from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry, UnknownTool
 from gatepost.tools.runner import Runner
 from gatepost.tools.stage import Next, Stage
-from gatepost.tools.truncation import fit
+from gatepost.tools.truncation import truncate
 from gatepost.workspace import TenantWorkspace
 from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
 from tests.support.endpoint import a_caller
@@ -247,7 +247,7 @@ def size(outcome: Outcome) -> int:
 )
 def test_an_answer_too_large_is_cut_and_says_so(outcome: Outcome) -> None:
     """It stays valid and within the limit, and its last block says so."""
-    fitted = fit(outcome, TOOL, 1000)
+    fitted = truncate(outcome, TOOL, 1000)
 
     assert size(fitted) <= 1000
     assert "was cut" in fitted.content[-1]["text"]
@@ -258,7 +258,7 @@ def test_an_answer_too_large_is_cut_and_says_so(outcome: Outcome) -> None:
 def test_a_structured_answer_too_large_becomes_a_failure() -> None:
     """Half an object would not satisfy the schema that clients check it against."""
     outcome = Outcome(({"type": "text", "text": "{}"},), msgspec.Raw(b'{"a":"%b"}' % (b"x" * 5000)))
-    fitted = fit(outcome, LYING_TOOL, 1000)
+    fitted = truncate(outcome, LYING_TOOL, 1000)
 
     assert fitted.failure is not None
     assert fitted.failure.kind == "internal"
@@ -270,7 +270,7 @@ def test_the_text_of_a_structured_answer_is_cut_first() -> None:
     """The value that clients check is whole; its copy for other clients is cut, and says so."""
     value = b'{"a":"%b"}' % (b"x" * 500)
     outcome = Outcome(({"type": "text", "text": value.decode()},), msgspec.Raw(value))
-    fitted = fit(outcome, LYING_TOOL, 1030)
+    fitted = truncate(outcome, LYING_TOOL, 1030)
 
     assert fitted.failure is None
     assert bytes(fitted.structured) == value
@@ -282,7 +282,7 @@ def test_a_too_large_answer_of_a_read_asks_for_less() -> None:
     """The read had no effect that could happen twice."""
     reads = replace(LYING_TOOL, effects=Effects(read_only=True))
     outcome = Outcome(({"type": "text", "text": "{}"},), msgspec.Raw(b'{"a":"%b"}' % (b"x" * 5000)))
-    failure = fit(outcome, reads, 1000).failure
+    failure = truncate(outcome, reads, 1000).failure
 
     assert failure is not None
     assert failure.kind == "internal"
@@ -293,7 +293,7 @@ def test_a_read_only_hint_does_not_prove_that_a_call_had_no_effect() -> None:
     """The advice depends on the tool's effects; hints may be copied from another product."""
     hinted = replace(LYING_TOOL, annotations=Annotations(read_only_hint=True), effects=Effects())
     outcome = Outcome(({"type": "text", "text": "{}"},), msgspec.Raw(b'{"a":"%b"}' % (b"x" * 5000)))
-    failure = fit(outcome, hinted, 1000).failure
+    failure = truncate(outcome, hinted, 1000).failure
 
     assert failure is not None
     assert failure.message.startswith("The call was carried out.")
@@ -303,10 +303,10 @@ def test_a_long_failure_is_shortened() -> None:
     """The limit of results holds for failures, too."""
     failed = Outcome(failure=ToolFailure("not_found", "x" * 5000).failure)
 
-    assert size(fit(failed, TOOL, 1000)) <= 1000
+    assert size(truncate(failed, TOOL, 1000)) <= 1000
 
 
 @pytest.mark.parametrize("outcome", [text("x" * 900), Outcome((), {"a": 1}), Outcome()])
 def test_an_answer_within_the_limit_is_unchanged(outcome: Outcome) -> None:
     """The very same object is returned."""
-    assert fit(outcome, TOOL, 1000) is outcome
+    assert truncate(outcome, TOOL, 1000) is outcome

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatepost.tools import truncation
 from gatepost.tools.api import Outcome
-from gatepost.tools.truncation import NOTE_BYTES, fit
+from gatepost.tools.truncation import NOTE_BYTES, truncate
 from gatepost_packs import demo
 from tests.support.measuring import HOLD_S, server_garbage_collection, shortest_hold
 
@@ -48,7 +48,7 @@ async def test_cutting_a_long_text_delays_no_other_call(letter: str) -> None:
     computed: list[Any] = []
 
     async def work() -> None:
-        computed.append(fit(outcome, ECHO, limit))
+        computed.append(truncate(outcome, ECHO, limit))
 
     with server_garbage_collection():
         hold_s, most = await shortest_hold(work, HOLD_S)

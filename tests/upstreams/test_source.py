@@ -16,7 +16,13 @@ from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.definitions import read_list
 from gatepost.upstreams.store import UpstreamStore
-from gatepost.upstreams.upstream_offers import AGAIN_S, NO_OFFERS, RETRY_S, UpstreamOffers, Wanted
+from gatepost.upstreams.upstream_offers import (
+    AGAIN_S,
+    NO_OFFERS,
+    RETRY_S,
+    CatalogueDemandListener,
+    UpstreamOffers,
+)
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
@@ -35,7 +41,7 @@ def caller(tenant: str = "acme", subject: str = "alice") -> TenantContext:
     )
 
 
-class Remembered(Wanted):
+class Remembered(CatalogueDemandListener):
     """What the source asked for."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ class AllowedOrigins(Enum):
 
     PUBLIC = "metadata and keys, which are no secret"
     LOCAL = "clients in a browser on this machine, such as the Inspector"
-    OURSELVES = "the issuer's own pages"
+    ISSUER_PAGES = "the issuer's own pages"
 
 
 class IssuerEndpoint:
@@ -83,12 +83,12 @@ class IssuerEndpoint:
         origin = headers.get("origin")
         if origin is not None and not self._may(origin, hosts[0].lower()):
             return wire.refuse("This web origin may not use the development issuer", 403)
-        if self.audience is AllowedOrigins.OURSELVES and not _is_page(headers):
+        if self.audience is AllowedOrigins.ISSUER_PAGES and not _is_page(headers):
             return wire.refuse("The pages of this issuer cannot be embedded", 403)
         return None
 
     def _may(self, origin: str, host: str) -> bool:
-        if self.audience is AllowedOrigins.OURSELVES:
+        if self.audience is AllowedOrigins.ISSUER_PAGES:
             return origin == f"{self.scheme}://{host}"
         if origin in self.origins:
             return True
@@ -101,7 +101,7 @@ class IssuerEndpoint:
     def _preflight(self, method: str, headers: Headers) -> Response | None:
         if method != "OPTIONS" or "access-control-request-method" not in headers:
             return None
-        if self.audience is AllowedOrigins.OURSELVES:
+        if self.audience is AllowedOrigins.ISSUER_PAGES:
             return None
         granted = {
             "Access-Control-Allow-Methods": self.allow,

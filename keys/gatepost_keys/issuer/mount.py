@@ -43,7 +43,7 @@ def routes(subject: IssuerSettings | DevelopmentIssuer) -> list[Route]:
         return Route(path, IssuerEndpoint(settings, audience, handlers))
 
     public, local = AllowedOrigins.PUBLIC, AllowedOrigins.LOCAL
-    own_origin = AllowedOrigins.OURSELVES
+    own_origin = AllowedOrigins.ISSUER_PAGES
     answers: dict[str, tuple[AllowedOrigins, dict[str, RouteHandler]]] = {
         "authorization": (own_origin, {"GET": authorize.serve(server, page_renderer)}),
         "token": (local, {"POST": token.serve(server)}),

@@ -76,11 +76,11 @@ class WriteAttempt(msgspec.Struct, eq=False):
     """The heads after the batch, by chain."""
     segments: dict[ChainKey, list[Segment]] = {}
     """The records of the batch, by chain."""
-    doubts: dict[ChainKey, str] = {}
+    break_reasons: dict[ChainKey, str] = {}
     """The reasons for `break` records that a store has given, by chain."""
     other_rows: list[tuple[str, list[AuditRow]]] = []
     """Records of this process that another process has linked, with their tenants."""
-    left: dict[ChainKey, Counter[bytes]] = {}
+    reported_elsewhere: dict[ChainKey, Counter[bytes]] = {}
     """The bodies of the new records that another process reports, by chain."""
     after: Callable[["WriteAttempt"], object] | None = None
     """The function that `committed` calls."""
@@ -102,7 +102,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
         head = stored_head or first(chain)
         if self.broken:
             self.broken.pop(chain, None)
-        reason = self.doubts.get(chain, "") if self.doubts else ""
+        reason = self.break_reasons.get(chain, "") if self.break_reasons else ""
         if not reason and stored_head is not last_head and stored_head != last_head:
             reason = suspicion(stored_head, last_head, self.keyring)
         if reason:
@@ -126,11 +126,11 @@ class WriteAttempt(msgspec.Struct, eq=False):
         head = self.heads[chain] = proven(head, self.keyring)
         return new_segments, head
 
-    def doubt(self, chain: ChainKey, reason: str) -> None:
+    def add_break(self, chain: ChainKey, reason: str) -> None:
         """Implement `Extension`."""
-        self.doubts[chain] = reason
+        self.break_reasons[chain] = reason
 
-    def missed(
+    def note_linked_elsewhere(
         self, head: ChainHead, rows: Sequence[AuditRow], new_records: Sequence[NewAuditRecord]
     ) -> None:
         """Implement `Extension`."""
@@ -138,19 +138,23 @@ class WriteAttempt(msgspec.Struct, eq=False):
         self.heads[head.key] = head
         self.other_rows.append((head.tenant, own_rows))
 
-    def leave(self, chain: ChainKey, new_records: Sequence[NewAuditRecord]) -> None:
+    def note_reported_elsewhere(
+        self, chain: ChainKey, new_records: Sequence[NewAuditRecord]
+    ) -> None:
         """Implement `Extension`."""
-        self.left.setdefault(chain, Counter()).update([record.body for record in new_records])
+        self.reported_elsewhere.setdefault(chain, Counter()).update(
+            [record.body for record in new_records]
+        )
 
     def reported(self, chain: ChainKey) -> list[AuditRow]:
         """Return the records of a chain that this process has linked and reports itself."""
-        segments, left = self.segments[chain], self.left.get(chain)
-        if left is not None and left.total() == sum(
+        segments, elsewhere = self.segments[chain], self.reported_elsewhere.get(chain)
+        if elsewhere is not None and elsewhere.total() == sum(
             segment.last + 1 - segment.first for segment in segments
         ):
             return []  # nearly always: a chain has one writer
         rows = [row for segment in segments for row in rows_of(segment)]
-        return rows if left is None else split_rows(rows, left)[1]
+        return rows if elsewhere is None else split_rows(rows, elsewhere)[1]
 
     def committed(self) -> None:
         """Implement `Extension`."""
@@ -270,11 +274,11 @@ class DelayedRecords(msgspec.Struct, eq=False):
     def add(self, built: Mapping[str, Sequence[NewAuditRecord]], reserved: int) -> None:
         """Add built records behind the *reserved* records of a batch, as many as fit."""
         new_entries = [(tenant, record, None) for tenant, new in built.items() for record in new]
-        room = max(MAX_WAITING - len(self.entries) - reserved, 0)
-        self.entries += new_entries[:room]
-        self.lost_counts.update(tenant for tenant, _, _ in new_entries[room:])
-        if new_entries[room:]:
-            log.error("audit_records_lost", extra={"records": len(new_entries[room:])})
+        free_entries = max(MAX_WAITING - len(self.entries) - reserved, 0)
+        self.entries += new_entries[:free_entries]
+        self.lost_counts.update(tenant for tenant, _, _ in new_entries[free_entries:])
+        if new_entries[free_entries:]:
+            log.error("audit_records_lost", extra={"records": len(new_entries[free_entries:])})
 
     def take(self, now: float) -> list[AuditEntry]:
         """Remove and return the entries of the next batch; *now* is in seconds since the epoch."""

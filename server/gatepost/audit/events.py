@@ -30,15 +30,15 @@ from gatepost_authz.caller import TenantContext
 
 GATHERED_S = 10.0
 """How long refusals of a caller are counted before their number is recorded."""
-ALONE, ALONE_TOGETHER = 5, 20
+RECORDED_PER_KIND, RECORDED_PER_CALLER = 5, 20
 """Refusals of a kind, and of all kinds, that have a record each within that time."""
 MAX_KINDS = 64
 """Kinds of a caller that are counted separately; further ones without the tool's name."""
 MAX_CALLERS = 10_000
 
-Alike = tuple[RecordKind, str, str, str, str]
+RefusalKey = tuple[RecordKind, str, str, str, str]
 """The record's kind, what was called (kind and name), the outcome, and the limit that refused."""
-MISMATCH: Alike = ("tenant_mismatch", "tool", "", "refused", "")
+MISMATCH: RefusalKey = ("tenant_mismatch", "tool", "", "refused", "")
 """A request that named another tenant than its token."""
 
 
@@ -60,9 +60,9 @@ class CallerRefusals(msgspec.Struct):
     """The refusals of one caller since a time of `perf_counter`."""
 
     since: float
-    alone: int = 0
-    counts: dict[Alike, int] = {}
-    counted: dict[Alike, CountedRefusals] = {}
+    recorded: int = 0
+    counts: dict[RefusalKey, int] = {}
+    counted: dict[RefusalKey, CountedRefusals] = {}
 
 
 class RefusalCounter:
@@ -84,15 +84,17 @@ class RefusalCounter:
 
     def add(self, entry: EndedCall) -> bool:
         """Return whether this call is a refusal that is counted and needs no record of its own."""
-        alike = _alike(entry)
-        if alike is None:
+        refusal_key = _refusal_key(entry)
+        if refusal_key is None:
             return False
         call, _, ended_at, _, ending = entry
-        return self.count(alike, call, ended_at, str(ending.message) if ending is not None else "")
+        return self.count(
+            refusal_key, call, ended_at, str(ending.message) if ending is not None else ""
+        )
 
-    def count(self, alike: Alike, call: Call, ended_at: float, reason: str) -> bool:
+    def count(self, refusal_key: RefusalKey, call: Call, ended_at: float, reason: str) -> bool:
         """Return whether this refusal is counted and needs no record of its own."""
-        quota = alike[4] in AUDIT_LIMITS
+        quota = refusal_key[4] in AUDIT_LIMITS
         # All clients of a caller share the caller's quota.
         identity = call.caller.principal_key if quota else call.caller.identity_key
         caller_refusals = self._callers.get(identity)
@@ -100,15 +102,21 @@ class RefusalCounter:
             not caller_refusals.counted and ended_at - caller_refusals.since >= GATHERED_S
         ):
             caller_refusals = self._new(identity, ended_at)
-        if alike not in caller_refusals.counts and len(caller_refusals.counts) >= MAX_KINDS:
-            alike = (*alike[:2], "", *alike[3:])
-        number = caller_refusals.counts[alike] = caller_refusals.counts.get(alike, 0) + 1
-        if not quota and number <= ALONE and caller_refusals.alone < ALONE_TOGETHER:
-            caller_refusals.alone += 1
+        if refusal_key not in caller_refusals.counts and len(caller_refusals.counts) >= MAX_KINDS:
+            refusal_key = (*refusal_key[:2], "", *refusal_key[3:])
+        number = caller_refusals.counts[refusal_key] = (
+            caller_refusals.counts.get(refusal_key, 0) + 1
+        )
+        if (
+            not quota
+            and number <= RECORDED_PER_KIND
+            and caller_refusals.recorded < RECORDED_PER_CALLER
+        ):
+            caller_refusals.recorded += 1
             return False
-        counted = caller_refusals.counted.get(alike)
+        counted = caller_refusals.counted.get(refusal_key)
         if counted is None:
-            counted = caller_refusals.counted[alike] = CountedRefusals(
+            counted = caller_refusals.counted[refusal_key] = CountedRefusals(
                 call, "", ended_at, ended_at, call.peer
             )
         # Keeps neither the arguments nor the connection of a refused call in memory.
@@ -151,13 +159,15 @@ class RefusalCounter:
         if self._callers:
             self._schedule()
         for caller_refusals in due:
-            for alike, refusals in caller_refusals.counted.items():
+            for refusal_key, refusals in caller_refusals.counted.items():
                 caller = refusals.call.caller
-                record = _new_record(alike, refusals, offset, peers=self.peers)
-                self._add((caller.tenant_id, record, None if alike[4] in AUDIT_LIMITS else caller))
+                record = _new_record(refusal_key, refusals, offset, peers=self.peers)
+                self._add(
+                    (caller.tenant_id, record, None if refusal_key[4] in AUDIT_LIMITS else caller)
+                )
 
 
-def _alike(entry: EndedCall) -> Alike | None:
+def _refusal_key(entry: EndedCall) -> RefusalKey | None:
     """Return the kind of a refusal that may be counted, or None."""
     call, _, _, redacted_calls, ending = entry
     if ending is None:
@@ -177,10 +187,10 @@ def _alike(entry: EndedCall) -> Alike | None:
 
 
 def _new_record(
-    alike: Alike, counted: CountedRefusals, offset: float, *, peers: bool
+    refusal_key: RefusalKey, counted: CountedRefusals, offset: float, *, peers: bool
 ) -> NewAuditRecord:
     caller = counted.call.caller
-    kind, offer, tool, outcome, limit = alike
+    kind, offer, tool, outcome, limit = refusal_key
     body = RecordBody(
         at=int((counted.last + offset) * 1000),
         kind=kind,

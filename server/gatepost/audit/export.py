@@ -111,10 +111,10 @@ async def _rows(chain: TenantChain, after: int, through: int | None) -> AsyncIte
         after = page[-1].number
 
 
-def line(export_line: ExportLine) -> bytes:
+def line(entry: ExportLine) -> bytes:
     """Encode a line as JSON, without characters that a terminal or an editor would act on."""
-    encoded = _encode(export_line).decode()
-    body = "" if export_line.record is UNSET else bytes(export_line.record).decode()
+    encoded = _encode(entry).decode()
+    body = "" if entry.record is UNSET else bytes(entry.record).decode()
     # A body is written unchanged, because its hash is of its bytes. Callers' values are details.
     return (in_json(encoded) if in_json(body) == body else encoded).encode() + b"\n"
 
@@ -161,9 +161,15 @@ def read(encoded_lines: Iterable[bytes]) -> tuple[Title, list[Checkpoint], Itera
         raise ExportUnreadable("it is no export of this version's in JSON lines")
     signed = [
         checkpoint
-        for _, checkpoint in checkpoints_in(map(line, (each for each in lines if each.signature)))
+        for _, checkpoint in checkpoints_in(
+            map(line, (entry for entry in lines if entry.signature))
+        )
     ]
-    return title, signed, (_row(each) for each in lines if each.record is not UNSET)
+    return (
+        title,
+        signed,
+        (_row(entry) for entry in lines if entry.record is not UNSET),
+    )
 
 
 def _read(encoded_line: bytes) -> ExportLine:
@@ -173,13 +179,13 @@ def _read(encoded_line: bytes) -> ExportLine:
         raise ExportUnreadable(f"a line of it cannot be read: {problem}") from None
 
 
-def _row(export_line: ExportLine) -> AuditRow:
-    body = bytes(export_line.record) if export_line.record is not UNSET else b""
+def _row(entry: ExportLine) -> AuditRow:
+    body = bytes(entry.record) if entry.record is not UNSET else b""
     try:
-        decoded, digest = decode_numbered(body), bytes.fromhex(export_line.hash)
+        decoded, digest = decode_numbered(body), bytes.fromhex(entry.hash)
     except (msgspec.DecodeError, ValueError) as problem:
         raise ExportUnreadable(f"a record of it cannot be read: {problem}") from None
-    side = None if export_line.details is None else _encode(export_line.details).decode()
+    side = None if entry.details is None else _encode(entry.details).decode()
     usual = decoded.number, decoded.at, decoded.kind, decoded.tool, decoded.outcome
     # Verification compares each detail with its commitment; it needs no column for queries.
     return AuditRow(*usual, None, body.decode(), side, digest, decoded.writer)

@@ -266,7 +266,7 @@ def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes,
 def _unreadable(entry: EndedCall, offset: float, problem: Exception) -> NewAuditRecord:
     call, ended_at = entry[0], entry[2]
     reason = type(problem).__name__
-    log.error("audit_record_poor", extra={"request_id": call.request_id, "reason": reason})
+    log.error("audit_record_incomplete", extra={"request_id": call.request_id, "reason": reason})
     body = RecordBody(
         at=int((ended_at + offset) * 1000),
         kind="call",
@@ -286,15 +286,15 @@ def plain_arguments(redacted_calls: Sequence[RedactedCall], max_bytes: int) -> s
     """
     clear: set[int] = set()
     for at in range(0, len(redacted_calls), TOGETHER):
-        alike: dict[Redactor, list[RedactedCall]] = {}
-        for each in redacted_calls[at : at + TOGETHER]:
-            offer, size = each.offer, len(each.call.arguments)
+        by_redactor: dict[Redactor, list[RedactedCall]] = {}
+        for call in redacted_calls[at : at + TOGETHER]:
+            offer, size = call.offer, len(call.call.arguments)
             if size <= max_bytes and not (offer.secret_arguments or offer.forwards):
-                current = each.version == each.redaction.secrets.version
-                alike.setdefault(each.redactor if current else each.now(), []).append(each)
-        for redactor, group in alike.items():
-            if are_clear([each.call.arguments for each in group], redactor):
+                is_current = call.version == call.redaction.secrets.version
+                by_redactor.setdefault(call.redactor if is_current else call.now(), []).append(call)
+        for redactor, group in by_redactor.items():
+            if are_clear([call.call.arguments for call in group], redactor):
                 clear.update(map(id, group))
             else:
-                clear |= {id(each) for each in group if are_clear([each.call.arguments], redactor)}
+                clear |= {id(call) for call in group if are_clear([call.call.arguments], redactor)}
     return clear

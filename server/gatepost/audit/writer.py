@@ -296,5 +296,5 @@ class AuditWriter:
             with suppress(StoreUnavailable):  # in that case another process links them
                 await self._records.audit.link_pending()
             await asyncio.sleep(0)  # for the listener
-        if left := len(self) + (0 if self._batch is None else len(self._batch.entries)):
-            log.error("audit_records_lost", extra={"records": left})
+        if lost_records := len(self) + (0 if self._batch is None else len(self._batch.entries)):
+            log.error("audit_records_lost", extra={"records": lost_records})

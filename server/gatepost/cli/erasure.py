@@ -10,7 +10,7 @@ import click
 
 from gatepost.audit.retention import DetailErasure as Record
 from gatepost.cli.configuration import administrator, config_option
-from gatepost.cli.stores import OpenStores, at_stores, configured, doubts
+from gatepost.cli.stores import OpenStores, configured, run_with_stores, why_unknown
 from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
@@ -65,18 +65,18 @@ def erase(  # its options
     config = configured(path)
 
     async def do(stores: OpenStores) -> bool:
-        doubt = await doubts(tenant_id, config, stores.records)
+        unknown_reason = await why_unknown(tenant_id, config, stores.records)
         # An unknown tenant may still have files.
-        if doubt and (
+        if unknown_reason and (
             subject or (await tenant_data_of(tenant_id, config, stores).inventory()).is_nothing
         ):
-            raise click.ClickException(f"{doubt} There is nothing to erase.")
+            raise click.ClickException(f"{unknown_reason} There is nothing to erase.")
         if subject:
             return await forgotten(ErasedPerson(tenant_id, issuer, subject), yes, reason, stores)
         return await erased(tenant_id, yes, reason, config, stores)
 
     try:
-        is_complete = at_stores(config, do)
+        is_complete = run_with_stores(config, do)
     except Unfinished:
         raise click.ClickException(
             f"A call still writes data of tenant {tenant_id}. The tenant is suspended. Run the "

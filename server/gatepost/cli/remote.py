@@ -167,7 +167,7 @@ def sign_out(url: str, client_id: str) -> None:
         if stored is None:
             return False, False
         # A refresh that ended after the sign-out would store its tokens again.
-        async with stored.alone():
+        async with stored.locked():
             signed_in, revoked = stored.read(), False
             if signed_in is not None:
                 async with httpx2.AsyncClient(verify=tls_context(None)) as client:

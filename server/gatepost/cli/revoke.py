@@ -8,7 +8,7 @@ import click
 
 from gatepost.audit.record import RecordedPerson
 from gatepost.cli.configuration import administrator, config_option, visible
-from gatepost.cli.stores import OpenStores, at_stores, check_known, configured, moment, table
+from gatepost.cli.stores import OpenStores, check_known, configured, moment, run_with_stores, table
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import LONGEST_S as GRANTED_S
@@ -83,11 +83,11 @@ def revoke(wants_list: bool, undo: str, path: Path, **options: object) -> None:
         raise click.UsageError("Give --tenant, --subject or --client, or --list, or --undo ID.")
     config = configured(path)
     if wants_list:
-        at_stores(config, print_revocations)
+        run_with_stores(config, print_revocations)
     elif undo:
-        at_stores(config, lambda stores: undone(undo, stores))
+        run_with_stores(config, lambda stores: undone(undo, stores))
     else:
-        at_stores(config, lambda stores: revoked(target, config, stores))
+        run_with_stores(config, lambda stores: revoked(target, config, stores))
 
 
 async def revoked(target: RevocationTarget, config: Config, stores: OpenStores) -> None:

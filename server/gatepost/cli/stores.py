@@ -80,7 +80,7 @@ class OpenStores(msgspec.Struct, frozen=True):
             ) from None
 
 
-def at_stores(config: Config, do: Callable[[OpenStores], Awaitable[T]]) -> T:
+def run_with_stores(config: Config, do: Callable[[OpenStores], Awaitable[T]]) -> T:
     """Run *do* with the configured stores open, and return its result."""
 
     async def work() -> T:
@@ -120,13 +120,13 @@ async def check_known(tenant: str, config: Config, records: Records) -> None:
 
     A misspelt tenant would leave the intended one open.
     """
-    if doubt := await doubts(tenant, config, records):
+    if unknown_reason := await why_unknown(tenant, config, records):
         if not config.creates_tenants:
-            raise click.ClickException(doubt)
-        click.echo(f"Warning: {doubt}", err=True)
+            raise click.ClickException(unknown_reason)
+        click.echo(f"Warning: {unknown_reason}", err=True)
 
 
-async def doubts(tenant: str, config: Config, records: Records) -> str:
+async def why_unknown(tenant: str, config: Config, records: Records) -> str:
     """Return why a tenant may not exist; empty if a setting or stored data names it."""
     if not TENANT_ID.fullmatch(tenant):
         raise click.ClickException("A tenant id has 1 to 63 characters of a-z, 0-9, _ and -.")

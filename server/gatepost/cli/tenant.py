@@ -8,7 +8,7 @@ import msgspec
 
 from gatepost.cli import erasure
 from gatepost.cli.configuration import administrator, config_option, visible
-from gatepost.cli.stores import OpenStores, at_stores, check_known, configured, moment, table
+from gatepost.cli.stores import OpenStores, check_known, configured, moment, run_with_stores, table
 from gatepost.config.settings import Config
 from gatepost.policy.revocation.revocation_records import SUSPENDED, suspension
 from gatepost.runtime.reload import known_tenants
@@ -49,7 +49,7 @@ tenant.add_command(erasure.erase)
 def list_(as_json: bool, path: Path) -> None:
     """List tenants that are configured or have stored data."""
     config = configured(path)
-    rows = at_stores(config, lambda stores: rows_of(config, stores.records))
+    rows = run_with_stores(config, lambda stores: rows_of(config, stores.records))
     if as_json:
         click.echo(msgspec.json.encode(rows))
         return
@@ -77,7 +77,7 @@ def list_(as_json: bool, path: Path) -> None:
 def suspend(tenant_id: str, reason: str, path: Path) -> None:
     """Suspend TENANT: refuse its callers and end its calls, streams, tasks and requests."""
     config = configured(path)
-    if at_stores(config, lambda stores: shut(tenant_id, reason, config, stores)):
+    if run_with_stores(config, lambda stores: suspend_tenant(tenant_id, reason, config, stores)):
         click.echo(f"Tenant {tenant_id} is suspended at every server within a second.")
     else:
         click.echo(f"Tenant {tenant_id} is already suspended.")
@@ -102,7 +102,7 @@ def resume(tenant_id: str, path: Path) -> None:
             await stores.note(tenant_id, "tenant", "resumed")
         return was_suspended
 
-    was_suspended = at_stores(config, do)
+    was_suspended = run_with_stores(config, do)
     if tenant_id in config.tenancy.suspended:
         raise click.ClickException(
             f"The configuration suspends tenant {tenant_id}. Remove it from `tenancy.suspended` "
@@ -113,7 +113,7 @@ def resume(tenant_id: str, path: Path) -> None:
     click.echo(f"Tenant {tenant_id} is resumed at every server within a second.")
 
 
-async def shut(tenant_id: str, reason: str, config: Config, stores: OpenStores) -> bool:
+async def suspend_tenant(tenant_id: str, reason: str, config: Config, stores: OpenStores) -> bool:
     """Suspend a tenant; return False if it is already suspended."""
     await check_known(tenant_id, config, stores.records)
     record = suspension(tenant_id, now=time.time(), by=administrator(), reason=reason)
@@ -133,14 +133,14 @@ async def rows_of(config: Config, records: Records) -> list[TenantStatus]:
     stored = [
         tenant for tenant in await records.tenant_data.tenants() if TENANT_ID.fullmatch(tenant)
     ]
-    shut_here = set(config.tenancy.suspended)
+    suspended_in_configuration = set(config.tenancy.suspended)
     rows = []
-    for name in sorted({*configured, *revocations, *stored, *shut_here}):
+    for name in sorted({*configured, *revocations, *stored, *suspended_in_configuration}):
         record = revocations.get(name)
         row = TenantStatus(
             tenant=name,
-            state="suspended" if record or name in shut_here else "open",
-            known_by="configuration" if name in configured | shut_here else "use",
+            state="suspended" if record or name in suspended_in_configuration else "open",
+            known_by="configuration" if name in configured | suspended_in_configuration else "use",
         )
         if record is not None:
             row = msgspec.structs.replace(
@@ -149,7 +149,7 @@ async def rows_of(config: Config, records: Records) -> list[TenantStatus]:
                 suspended_by=record.created_by,
                 reason=record.reason,
             )
-        elif name in shut_here:
+        elif name in suspended_in_configuration:
             row = msgspec.structs.replace(row, suspended_by="tenancy.suspended")
         rows.append(row)
     return rows

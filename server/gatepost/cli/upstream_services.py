@@ -9,7 +9,7 @@ import click
 
 from gatepost.audit.writer import AuditWriter
 from gatepost.cli.configuration import administrator, check_tenant
-from gatepost.cli.stores import OpenStores, at_stores, configured
+from gatepost.cli.stores import OpenStores, configured, run_with_stores
 from gatepost.config.settings import Config
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.runtime.upstreams import UpstreamServices
@@ -71,7 +71,7 @@ def with_upstreams(
             return await do(services)
 
     try:
-        return at_stores(config, work)
+        return run_with_stores(config, work)
     except (Conflict, NotRegistered, InvalidField, ConnectionFailure) as error:
         raise click.ClickException(error.message) from None
     except SecretRefused as refused:

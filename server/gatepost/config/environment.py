@@ -43,10 +43,10 @@ def _put(tree: dict[str, Any], variable: str, text: str, problems: list[Problem]
         return
     section = tree
     for name in path[:-1]:
-        below = section.setdefault(name, {})
-        if not isinstance(below, dict):
+        subsection = section.setdefault(name, {})
+        if not isinstance(subsection, dict):
             return  # the file has the wrong type here, which is reported when it is read
-        section = below
+        section = subsection
     section[path[-1]] = value
 
 

@@ -87,9 +87,9 @@ def _struct(
         if name not in fields:
             problems.append(_unknown(name, prefix, fields))
         else:
-            fit = _value(value, types[name], f"{prefix}{name}", problems)
-            if fit is not INVALID:
-                fitting[name] = fit
+            checked_value = _value(value, types[name], f"{prefix}{name}", problems)
+            if checked_value is not INVALID:
+                fitting[name] = checked_value
     for name, field in fields.items():
         if field.required and name not in tree and not _unreadable(problems):
             problems.append(

@@ -2,9 +2,9 @@
 
 import asyncio
 import hashlib
-import secrets as random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from secrets import token_bytes
 
 from gatepost.credentials.credential import CredentialUnavailable
 from gatepost.secrets.cache import SecretCache
@@ -16,7 +16,7 @@ ReadHeaders = Callable[[], Awaitable[Mapping[str, str]]]
 
 CACHED_S = 60.0
 """How long headers are used without reading their secrets again, if no secret has changed."""
-SALT = random.token_bytes(16)
+SALT = token_bytes(16)
 """Versions are digests that reveal nothing about a secret outside of this process."""
 
 

@@ -4,11 +4,11 @@ the encrypted one.
 """
 
 import hashlib
-import secrets as random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from secrets import token_hex
 
 import msgspec
 
@@ -87,7 +87,7 @@ class TokenCache:
         self._entries: Entries = records.of(tenant).entries(SUBJECT)
         self._shared_store = shared_store.of(tenant)
         self._secrets, self._clock = secrets, clock
-        self._holder = random.token_hex(8)
+        self._holder = token_hex(8)
 
     async def token(
         self, issue: Callable[[], Awaitable[IssuedToken]], *, refused: str = ""
@@ -147,7 +147,7 @@ class TokenCache:
             now = self._clock()
             margin_s = min(60.0, issued.lifetime_s / 5)
             new_entry = TokenEntry(
-                id=random.token_hex(8),
+                id=token_hex(8),
                 digest=_digest(issued.value),
                 expires_at=now + issued.lifetime_s,
                 renew_at=now + issued.lifetime_s - margin_s,

@@ -34,11 +34,11 @@ class DashboardLocation:
         """
         self._paths = SiblingPaths(resource)
         shape = re.escape(self.pattern).replace(re.escape(TENANT), "[^/]+")
-        self._below = re.compile(f"({shape})(?:/.*)?", re.DOTALL)
+        self._page_path = re.compile(f"({shape})(?:/.*)?", re.DOTALL)
 
     def locate(self, path: str) -> DashboardPaths | None:
         """Return the dashboard that a request path belongs to, or None."""
-        match = self._below.fullmatch(path)
+        match = self._page_path.fullmatch(path)
         target = self._paths.locate(path) if match else None
         return DashboardPaths(target, match[1]) if match and target else None
 
@@ -51,7 +51,7 @@ class DashboardLocation:
         return f"{self.resource.origin}{paths.base}/signed-out"
 
 
-def below(path: str) -> str:
+def valid_page_path(path: str) -> str:
     """
     Return *path* if it is a path of a page below the base; else empty, for the first page.
 

@@ -10,7 +10,7 @@ from gatepost.dashboard.cookie import Cookies
 from gatepost.dashboard.dashboard_session import DashboardSessions, SignedInSession
 from gatepost.dashboard.event_stream import LiveStream
 from gatepost.dashboard.form_data import UnreadableForm, cookie_of, form_of, query_of
-from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
+from gatepost.dashboard.location import DashboardLocation, DashboardPaths, valid_page_path
 from gatepost.dashboard.page import DECIDERS, NotShown, PageRequest, PageResponse, PageRoute
 from gatepost.dashboard.page_response import ResponseSender
 from gatepost.dashboard.templating import TOKEN_FIELD, TOKEN_HEADER, Templates
@@ -112,12 +112,12 @@ class GuardedPage:
 
     def __init__(self, page: PageRoute, services: PageServices) -> None:
         self.page = page
-        self._around = services
+        self._services = services
         methods = {"GET": page.get, "HEAD": page.get, "POST": page.post}
         self._handlers = {name: handler for name, handler in methods.items() if handler}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services = self._around
+        services = self._services
         paths = services.location.locate(scope["path"])
         reply = ResponseSender(send, head=scope["method"] == "HEAD")
         if paths is None:
@@ -135,7 +135,7 @@ class GuardedPage:
     async def _serve_page(
         self, paths: DashboardPaths, scope: Scope, receive: Receive, reply: ResponseSender
     ) -> None:
-        services = self._around
+        services = self._services
         if scope["method"] not in self._handlers:
             allow = (b"allow", ", ".join(self._handlers).encode("ascii"))
             turned = PageRefused(
@@ -170,7 +170,7 @@ class GuardedPage:
     async def _sign_out(
         self, paths: DashboardPaths, session: SignedInSession, scope: Scope, reply: ResponseSender
     ) -> None:
-        services = self._around
+        services = self._services
         await services.sessions.end(session)
         await services.note("signed_out", session.caller, peer_of(scope))
         identity_cookie = cookie_of(
@@ -186,7 +186,7 @@ class GuardedPage:
     async def _judged(
         self, paths: DashboardPaths, session: SignedInSession, scope: Scope, receive: Receive
     ) -> PageRequest:
-        services, headers = self._around, scope[HEADERS_BY_NAME]
+        services, headers = self._services, scope[HEADERS_BY_NAME]
         if self.page.roles and not self.page.roles & session.caller.roles:
             raise PageRefused(
                 403,
@@ -232,11 +232,11 @@ class GuardedPage:
         )
 
     def _renewal(self, session: SignedInSession, paths: DashboardPaths) -> Sequence[HeaderField]:
-        renewed = None if self.page.background else self._around.sessions.renewed(session)
+        renewed = None if self.page.background else self._services.sessions.renewed(session)
         if renewed is None:
             return ()
-        value = self._around.sessions.sealed(renewed, paths.target)
-        return (self._around.cookies.header("session", paths.target, value),)
+        value = self._services.sessions.sealed(renewed, paths.target)
+        return (self._services.cookies.header("session", paths.target, value),)
 
     async def _send(
         self,
@@ -248,7 +248,7 @@ class GuardedPage:
         extra_headers: Sequence[HeaderField],
     ) -> None:
         if answer.events is not None:
-            live = LiveStream(session, self._around.sessions, self._around.streams)
+            live = LiveStream(session, self._services.sessions, self._services.streams)
             try:
                 await live.run(answer.events, receive, reply)
             except (TooMany, Closing):
@@ -259,7 +259,9 @@ class GuardedPage:
             await reply.html(answer.status, answer.html, extra_headers)
         else:
             # Always a path below the dashboard's base, whatever the page returned.
-            await reply.redirect(page_request.base + below(answer.location), extra_headers)
+            await reply.redirect(
+                page_request.base + valid_page_path(answer.location), extra_headers
+            )
 
     async def _to_sign_in(self, paths: DashboardPaths, scope: Scope, reply: ResponseSender) -> None:
         headers = scope[HEADERS_BY_NAME]
@@ -267,15 +269,17 @@ class GuardedPage:
             target = scope["path"].removeprefix(paths.base)
             if scope["query_string"]:
                 target += "?" + scope["query_string"].decode("latin-1")
-            await reply.redirect(sign_in_path(paths.base, below(target)))
+            await reply.redirect(sign_in_path(paths.base, valid_page_path(target)))
             return
         # htmx follows this header with the whole page, not only the requested part.
         target = path_of(headers.get(b"hx-current-url", b"").decode("latin-1"))
-        location = sign_in_path(paths.base, below(target.removeprefix(paths.base))).encode("ascii")
+        location = sign_in_path(
+            paths.base, valid_page_path(target.removeprefix(paths.base))
+        ).encode("ascii")
         turned = PageRefused(
             401, "You are signed out", "Sign in again. Your last action was not carried out."
         )
-        html = self._around.view.bare("error.html", paths.base, turned=turned, back=paths.base)
+        html = self._services.view.bare("error.html", paths.base, turned=turned, back=paths.base)
         await reply.html(401, html, ((b"hx-redirect", location),))
 
 

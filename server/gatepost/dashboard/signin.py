@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from gatepost.dashboard.cookie import Cookies
 from gatepost.dashboard.dashboard_session import CookieTooLong, DashboardSessions
 from gatepost.dashboard.form_data import UnreadableForm, cookie_of, query_of
-from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
+from gatepost.dashboard.location import DashboardLocation, DashboardPaths, valid_page_path
 from gatepost.dashboard.openid import OpenIdClient, SignInAttempt, SignInVerifier
 from gatepost.dashboard.page_guard import ABSENT, PageRefused
 from gatepost.dashboard.page_response import ResponseSender
@@ -154,7 +154,10 @@ async def choose(
 ) -> None:
     """Show a link for each issuer; the user chooses before any redirect."""
     query = query_of(scope["query_string"])
-    shared = {"next": below(query.get("next", "")), **(SWITCHES if switches(query) else {})}
+    shared = {
+        "next": valid_page_path(query.get("next", "")),
+        **(SWITCHES if switches(query) else {}),
+    }
     links = {
         urlencode({"issuer": name, **shared}): party.issuer
         for name, party in gateway.parties(paths).items()
@@ -186,7 +189,7 @@ async def begin(
     party = gateway.parties(paths).get(query.get("issuer", ""))
     if party is None:
         raise ABSENT
-    attempt = party.attempt(below(query.get("next", "")), switches=switches(query))
+    attempt = party.attempt(valid_page_path(query.get("next", "")), switches=switches(query))
     callback = gateway.location.callback(paths)
     try:
         address = await party.address(attempt, paths.target, callback, gateway.baseline)

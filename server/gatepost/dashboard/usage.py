@@ -110,7 +110,7 @@ class UsagePage:
             ),
             tools=tools_of(counts),
             buckets=[bucket_meter(bucket) for bucket in levels.buckets],
-            places=[place_meter(limit) for limit in levels.concurrency],
+            concurrency_limits=[concurrency_meter(limit) for limit in levels.concurrency],
             levels=levels,
             refused=refused_by(counts),
             tokens=tokens_of(counts),
@@ -197,7 +197,7 @@ def bucket_meter(level: BucketUsage) -> tuple[UsageMeter, BucketUsage]:
     return UsageMeter(label=_label(level.kind, level.name), used=used, maximum=level.burst), level
 
 
-def place_meter(level: ConcurrencyUsage) -> tuple[UsageMeter, ConcurrencyUsage]:
+def concurrency_meter(level: ConcurrencyUsage) -> tuple[UsageMeter, ConcurrencyUsage]:
     """Return how much of a concurrency limit is used."""
     label = _label(level.kind, level.name)
     return UsageMeter(label=label, used=level.running, maximum=level.maximum), level

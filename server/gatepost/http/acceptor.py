@@ -15,7 +15,7 @@ from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost_authz.ratelimited import RateLimitedLog
 
 QUEUE = 2048
-"""The most connections that wait to be accepted."""
+"""Maximum number of connections that wait to be accepted."""
 LAST_HANDSHAKES_S = 0.5
 """
 How long handshakes may continue when the server stops: a client sends its request at the end of its

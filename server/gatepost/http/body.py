@@ -8,7 +8,7 @@ from starlette.types import Message, Receive
 
 from gatepost.http.caller_bytes import CallerBytes
 from gatepost.tools.cpu_thread import TooManyWaiting
-from gatepost.tools.interruption import HUNG_UP, Interruptible, Stop, timer
+from gatepost.tools.interruption import Interruptible, Stop, StopCause, timer
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import RevokedToken
 
@@ -59,8 +59,8 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 
 LARGE_BODIES = 32
 """
-The most bodies of the largest size that may arrive at once from one caller. The default burst of
-`[limits]` is smaller, so a caller within its limits is not refused.
+Maximum number of bodies of the largest size that may arrive at once from one caller. The default
+burst of `[limits]` is smaller, so a caller within its limits is not refused.
 """
 AT_ONCE_OF_TENANT = 4 * LARGE_BODIES
 
@@ -207,4 +207,4 @@ class UntilDisconnect(EndableRequest[T]):
     async def _until_gone(self, stop: Stop) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        stop.pull(HUNG_UP)
+        stop.pull(StopCause.DISCONNECTED)

@@ -10,8 +10,8 @@ from typing import Any
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gatepost.http.scope import ANSWER_HEADERS, NO_CONTENT, REQUEST_ID, WHOLE_BODY
-from gatepost_authz.middleware import OneStepSend
+from gatepost.http.scope import ANSWER_HEADERS, REQUEST_ID, WHOLE_BODY
+from gatepost_authz.middleware import NO_CONTENT, OneStepSend
 
 Fields = Iterable[tuple[bytes, bytes]]
 

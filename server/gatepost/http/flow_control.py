@@ -32,7 +32,7 @@ class UnreadLimits(msgspec.Struct, frozen=True, kw_only=True):
     caller_bytes: int = 64_000_000
     """The bytes of one caller; of an address, if no token was verified."""
     bytes_per_s: int = 500
-    """The least rate at which a client must read."""
+    """Minimum rate at which a client must read."""
     window_s: float = 30.0
     """The time over which the rate is measured."""
 

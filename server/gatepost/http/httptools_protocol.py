@@ -349,11 +349,11 @@ def stop_reading(transport: asyncio.Transport) -> None:
     peer. It need not wait (RFC 8446 section 6.1), because a client checks a pooled connection only
     when it uses it again.
     """
-    below = transport.get_extra_info("socket")
-    if below is None:
+    tcp_socket = transport.get_extra_info("socket")
+    if tcp_socket is None:
         return  # it has ended, and reports that soon
     with suppress(OSError):
-        number = os.dup(below.fileno())
+        number = os.dup(tcp_socket.fileno())
         with socket.socket(fileno=number) as duplicate:
             duplicate.shutdown(socket.SHUT_RD)
 

@@ -2,8 +2,6 @@
 
 import gatepost_authz.middleware
 
-NO_CONTENT = gatepost_authz.middleware.NO_CONTENT
-
 REQUEST_ID = "gatepost.request_id"
 """Set by Edge: the request's id, a string of letters, digits and `-`."""
 

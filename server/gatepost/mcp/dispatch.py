@@ -140,7 +140,7 @@ class Dispatch:
                 channel = await self._sessions.find(exchange)
                 if channel is not None:
                     return await self._sessions.request(exchange, message, identity, channel)
-            if ruling is Ruling.ALONE:
+            if ruling is Ruling.WITHOUT_SESSION:
                 return await self._sessionless.request(exchange, message, identity, params, problem)
             await self._server.count(exchange.caller)
             if ruling is Ruling.HANDSHAKE:
@@ -185,7 +185,7 @@ class Dispatch:
         headers = exchange.headers
         session_named = SESSION_HEADER in headers
         ruling = decide("POST", MessageKind.BATCH, header=exchange.version, session=session_named)
-        if ruling is Ruling.BATCH_ALONE:
+        if ruling is Ruling.BATCH_WITHOUT_SESSION:
             return await self._sessionless.batch(exchange, batch)
         if ruling is Ruling.BATCH and (channel := await self._sessions.find(exchange)):
             return await self._sessions.batch(exchange, batch, channel)

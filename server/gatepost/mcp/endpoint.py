@@ -50,7 +50,7 @@ from gatepost_authz.errors import RevokedToken
 from gatepost_authz.middleware import CALLER, OneStepSend, send_response
 
 JSON_BODY = (b"content-type", b"application/json")
-JSON_ALONE: tuple[tuple[bytes, bytes], ...] = (JSON_BODY,)
+JSON_CONTENT_TYPE: tuple[tuple[bytes, bytes], ...] = (JSON_BODY,)
 
 
 class EndpointLimits(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class EndpointLimits(msgspec.Struct, frozen=True):
     max_body_bytes: int = 4_194_304
     body_timeout_s: float = 10.0
     client_requests_per_caller: int = 20
-    """The most requests to its client that may wait for an answer at once."""
+    """Maximum number of requests to its client that may wait for an answer at once."""
     client_request_timeout_s: float = 300.0
     max_body_values: int = MAX_VALUES
 
@@ -85,7 +85,7 @@ class Endpoint:
         suspended: Set[str] = frozenset(),
         limits: EndpointLimits = DEFAULT_LIMITS,
         mirrors: bool = True,
-        around: Sequence[WrapRequest] = (),
+        wrappers: Sequence[WrapRequest] = (),
     ) -> None:
         self._suspended = suspended
         self._server = server
@@ -110,7 +110,7 @@ class Endpoint:
         )
         serve: Serve = Stateless(server, self._modern, mirrors=mirrors).serve
         serve_other: Serve = self._dispatch.request
-        for wrap in around:
+        for wrap in wrappers:
             serve, serve_other = wrap(serve), wrap(serve_other)
         self._modern_request, self._other_request = serve, serve_other
 
@@ -144,7 +144,7 @@ class Endpoint:
                 await answer.run(receive, send)
             return
         body = answer.body
-        described = JSON_ALONE if body else ()
+        described = JSON_CONTENT_TYPE if body else ()
         fields = (*answer.headers, *described) if answer.headers else described
         if not isinstance(send, OneStepSend) or not send.send_whole(answer.status, fields, body):
             await send_response(send, answer.status, fields, body)

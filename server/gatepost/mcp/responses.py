@@ -245,8 +245,7 @@ def call_result(outcome: Outcome, revision: str, meta: bytes) -> bytes:
     Encode an outcome; *meta* holds the members at the end of every modern result.
 
     A failure of the tool or its arguments is a result with `isError`, which the agent reads and
-    can act on. An exceeded rate limit is a protocol error (design, failure table) and raises
-    JsonRpcError.
+    can act on. An exceeded rate limit is a protocol error and raises JsonRpcError.
     """
     if outcome.failure is not None:
         return _failed(outcome, outcome.failure, revision, meta)
@@ -364,7 +363,7 @@ def failed(failure: Failure, *, uri: str | None = None) -> JsonRpcError:
     Convert a failure into an error for resources, prompts and completion, which have no `isError`.
 
     An invalid request is -32602. All other errors have HTTP 200, because clients take a 403
-    for a failed login and a 404 for an ended session (design, decision 11).
+    for a failed login and a 404 for an ended session.
     """
     if failure.kind == "rate_limit":
         return rate_limited(failure)

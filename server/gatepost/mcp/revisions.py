@@ -48,7 +48,7 @@ class Ruling(Enum):
     """Open a session."""
     SESSION = "DE-06"
     """Look up the session; 404 if it is unknown, has ended or belongs to another caller."""
-    ALONE = "DE-07"
+    WITHOUT_SESSION = "DE-07"
     """Serve the request without a session."""
     NO_SESSION = "DE-12 DE-13 without a session"
     """400: this verb needs a session."""
@@ -56,7 +56,7 @@ class Ruling(Enum):
     """As SESSION if the session is valid, else as UNSERVED."""
     BATCH = "DE-09"
     """Look up the session; serve the batch if the session's revision has batches."""
-    BATCH_ALONE = "DE-09 without a session"
+    BATCH_WITHOUT_SESSION = "DE-09 without a session"
     """Serve the batch without a session."""
     NO_BATCH = "DE-09 refused"
     """400 and -32600."""
@@ -105,7 +105,7 @@ def decide(
     served_by_session = session and (header is None or not is_modern(header))
     if kind is MessageKind.BATCH:
         if not session and header in (None, BATCHING):
-            return Ruling.BATCH_ALONE
+            return Ruling.BATCH_WITHOUT_SESSION
         return Ruling.BATCH if served_by_session else Ruling.NO_BATCH
     return Ruling.RESPONSE if served_by_session else Ruling.NO_RESPONSE
 
@@ -131,7 +131,7 @@ def _request(header: str | None, body: str | None, session: bool, handshake: boo
         return Ruling.NO_META
     if session:
         return Ruling.SESSION
-    return Ruling.HANDSHAKE if handshake else Ruling.ALONE
+    return Ruling.HANDSHAKE if handshake else Ruling.WITHOUT_SESSION
 
 
 def _notification(version: str | None, session: bool) -> Ruling:

@@ -37,7 +37,7 @@ from gatepost.tools.client import (
     pending,
     required_by,
 )
-from gatepost.tools.elicitation import MalformedAnswer, Unfit, UrlElicitation, check_answer
+from gatepost.tools.elicitation import AnswerMismatch, MalformedAnswer, UrlElicitation, check_answer
 from gatepost.tools.json_shape import decoded
 from gatepost_authz.caller import TenantContext
 
@@ -194,7 +194,7 @@ class RoundTripClient(StreamClient):
             return None
         try:
             answer = check_answer(request, decoded(response.answer))
-        except Unfit:
+        except AnswerMismatch:
             return None
         except (MalformedAnswer, msgspec.DecodeError, RecursionError) as invalid:
             raise InputRejected(key, request, str(invalid)) from None

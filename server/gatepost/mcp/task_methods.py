@@ -15,7 +15,7 @@ from gatepost.mcp.tasks.store import TaskStore
 from gatepost.mcp.tasks.task_record import answer, decode_call, waiting
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost.tools.client import Capabilities, InputRequest
-from gatepost.tools.elicitation import Misanswered, check_answer
+from gatepost.tools.elicitation import InvalidAnswer, check_answer
 from gatepost.tools.json_shape import decoded
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import InsufficientScope
@@ -112,7 +112,7 @@ async def _find(task_store: TaskStore, caller: TenantContext, task_id: str) -> T
 def _checked(key: str, request: InputRequest, raw: Raw) -> Mapping[str, Any]:
     try:
         return check_answer(request, decoded(raw))
-    except Misanswered as invalid:
+    except InvalidAnswer as invalid:
         # The server chose the key, so it may be shown.
         raise JsonRpcError(INVALID_PARAMS, f"params.inputResponses.{key}: {invalid}") from None
 

@@ -26,7 +26,7 @@ from gatepost.tools.client import (
     Unaccepted,
     Waiting,
 )
-from gatepost.tools.interruption import HUNG_UP
+from gatepost.tools.interruption import StopCause
 from gatepost.tools.redacted_call import has_tool_started
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import EXPIRED, UNRECORDED_EFFECT
@@ -211,7 +211,7 @@ async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outc
             # idempotency key is not used up. A tool that detaches may have had effects before.
             if tool.detaches or not client.refuse():
                 work.cancel(*reason)
-            if tool.detaches and HUNG_UP in reason:
+            if tool.detaches and StopCause.DISCONNECTED in reason:
                 # A call that runs on for its idempotency key must not wait for a task.
                 client.go_on()
             await _over(work)

@@ -63,7 +63,7 @@ class SignedInTokens:
         if self._kept_sign_in is None or not old.refresh_token:
             return None
         try:
-            async with self._kept_sign_in.alone():
+            async with self._kept_sign_in.locked():
                 stored = self._read()
                 if stored is None or stored.access_token != old.access_token:
                     return stored
@@ -89,7 +89,7 @@ class SignedInTokens:
         if self._kept_sign_in is None:
             return
         try:
-            async with self._kept_sign_in.alone():
+            async with self._kept_sign_in.locked():
                 self._kept_sign_in.write(tokens)
         except OSError as error:
             self._not_kept(error)

@@ -119,7 +119,7 @@ class KeptSignIn:
         return bool(paths)
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def locked(self) -> AsyncIterator[None]:
         """
         Let no other command refresh, write or forget for the time of a block.
 

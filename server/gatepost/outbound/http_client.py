@@ -51,7 +51,7 @@ connections close before the five seconds after which most servers close them, b
 a connection that closes meanwhile has an unknown outcome.
 """
 LOOKUPS = 16
-"""The most DNS lookups that one tenant may have at once."""
+"""Maximum number of DNS lookups that one tenant may have at once."""
 USUAL_PORTS = {"https": (443,), "http": (80,), "ssh": (22,), "smtp": (587, 465, 25)}
 """The usual ports of each scheme."""
 PRINTABLE = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)

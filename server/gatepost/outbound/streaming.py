@@ -14,7 +14,7 @@ from gatepost.outbound.transport_errors import failure_of
 from gatepost.tools.context import Sending
 
 CHUNK_BYTES = 1_000_000
-"""The most bytes that one part of an answer may have after decompression."""
+"""Maximum number of bytes that one part of an answer may have after decompression."""
 
 
 class AnswerInvalid(Exception):

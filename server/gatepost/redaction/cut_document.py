@@ -13,7 +13,7 @@ from gatepost.redaction.redactor import Redactor, is_unquoted
 from gatepost.redaction.secret_search import DEEPEST, LONGEST, layers
 
 HALF_ESCAPE = 5
-"""The most bytes of an incomplete escape in JSON."""
+"""Maximum number of bytes of an incomplete escape in JSON."""
 NEAR_BYTES, FAR_BYTES, LONGEST_ESCAPE = 1_024, 4_096, 12
 """
 How far behind a cut known values are searched. Each byte of the longest value may take several

@@ -105,9 +105,9 @@ class JsonDocument:
     def spans(self, redactor: Redactor, split: Split) -> dict[int, list[SecretSpan]]:
         """Return the spans to redact in each string."""
         spans_by_string = split.strings
-        alone = redactor.spans(self.text)
-        if alone:
-            for pieces in placed(alone, [*map(len, self._texts)], 1):
+        joined_spans = redactor.spans(self.text)
+        if joined_spans:
+            for pieces in placed(joined_spans, [*map(len, self._texts)], 1):
                 for index, piece in pieces:
                     spans_by_string.setdefault(index, []).append(piece)
         return {

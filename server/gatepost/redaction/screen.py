@@ -8,8 +8,8 @@ from ahocorasick_rs import BytesAhoCorasick, MatchKind
 PIECE_BYTES = 4
 PIECES_AT_ONCE = 64
 """
-The most patterns that the library compares with vector instructions; with more patterns it reads
-byte by byte.
+Maximum number of patterns that the library compares with vector instructions; with more patterns it
+reads byte by byte.
 """
 MAX_PASSES = 8
 """Up to this many passes take half as long as a search; above, every byte is searched."""
@@ -24,8 +24,9 @@ long as a kilobyte without hits.
 """
 MAX_PLACES = 64
 """
-The most places of one step; above, the rest of the text is a single place. An attacker can write a
-text that consists of such pieces, and finding each of them takes twenty times as long as a search.
+Maximum number of places of one step; above, the rest of the text is a single place. An attacker can
+write a text that consists of such pieces, and finding each of them takes twenty times as long as a
+search.
 """
 
 _COMMON = frozenset(b"etaoinsrhldcumfpgwy ")

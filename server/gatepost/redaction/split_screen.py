@@ -43,13 +43,14 @@ The patterns of some four secrets. To make them takes four milliseconds for each
 """
 MAX_VALUES, MAX_ALIKE = 128, 16
 """
-The most values, which some five secrets have, and how many of them may have a pattern in common.
+Maximum number of values, which some five secrets have, and how many of them may have a pattern in
+common.
 
 A tenant may have a thousand secrets that end alike, and so few patterns: to choose those would take
 seconds, and so would comparing all the values wherever a text has one of the patterns.
 """
 MAX_TOGETHER = PIECES_AT_ONCE - 4
-"""The most patterns that are searched for together."""
+"""Maximum number of patterns that are searched for together."""
 MAX_FOUND = 64
 """How many patterns in one step are looked at; a text with more of them may hold a value."""
 MAX_SINGLE, MAX_HELD = 2_000, 16

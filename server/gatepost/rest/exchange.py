@@ -26,12 +26,11 @@ from gatepost.tools.stage import RequestLimits
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError, RevokedToken
-from gatepost_authz.middleware import ResourceLookup, caller_of
+from gatepost_authz.middleware import NO_CONTENT, ResourceLookup, caller_of
 
 log = logging.getLogger("gatepost.rest")
 
 CONTENT_HEADERS = frozenset({b"content-type", b"content-length"})
-NO_CONTENT = 204
 
 
 class RestLimits(msgspec.Struct, frozen=True):
@@ -47,8 +46,8 @@ class RestExchange:
     Reads requests and sends answers.
 
     *resource_of* returns the resource of a path, for challenges that only a call makes necessary.
-    *differs* records that a call claimed another tenant than its token. *requests* counts
-    requests that are no calls.
+    *record_tenant_mismatch* records that a call claimed another tenant than its token. *requests*
+    counts requests that are no calls.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -60,14 +59,14 @@ class RestExchange:
         requests: RequestLimits,
         suspended: Set[str] = frozenset(),
         running_requests: RunningRequests | None = None,
-        differs: Callable[[Call, str], Awaitable[None]] | None = None,
+        record_tenant_mismatch: Callable[[Call, str], Awaitable[None]] | None = None,
     ) -> None:
         self._challenge = challenge
         self._locate = resource_of.locate
         self._requests = requests
         self._suspended = suspended
         self.running_requests = RunningRequests() if running_requests is None else running_requests
-        self._differs = differs
+        self._record_tenant_mismatch = record_tenant_mismatch
         self.limits = limits
 
     async def answer(self, scope: Scope, send: Send, work: Awaitable[RestResponse]) -> None:
@@ -105,8 +104,8 @@ class RestExchange:
         try:
             return await work
         except TenantDiffers as refusal:
-            if self._differs is not None:
-                await self._differs(refusal.call, refusal.claimed)
+            if self._record_tenant_mismatch is not None:
+                await self._record_tenant_mismatch(refusal.call, refusal.claimed)
             raise
 
     async def count(self, caller: TenantContext) -> None:

@@ -25,8 +25,8 @@ TABLE: Mapping[FailureKind, tuple[int, str]] = {
     "internal": (500, "internal_error"),
 }
 """
-The failure table of the design: the status and error code of each kind of failure, except the error
-of another server's tool, which is a result.
+The status and error code of each kind of failure, except the error of another server's tool, which
+is a result.
 """
 
 RETRY_AFTER_S: Mapping[FailureKind, float] = {

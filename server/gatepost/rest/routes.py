@@ -29,7 +29,7 @@ from gatepost.tools.cpu_thread import TooManyWaiting, in_cpu_thread
 from gatepost.tools.redaction import LONG_BYTES
 from gatepost.tools.registry import Registry, UnknownTool
 from gatepost.tools.runner import Runner
-from gatepost.tools.truncation import fit
+from gatepost.tools.truncation import truncate
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.middleware import ResourceLookup, caller_of
@@ -51,8 +51,9 @@ class RestRoutes:
     Lists tools (`list_tools`) and calls them (`call_tool`): two ASGI apps for a gate to guard.
 
     The route of `call_tool` leaves the tool's `name` in the path parameters. *resource_of* returns
-    the resource of a path, for challenges that only a call makes necessary. *differs* records that
-    a request was for another tenant than its token. *around* wraps each call.
+    the resource of a path, for challenges that only a call makes necessary.
+    *record_tenant_mismatch* records that a request was for another tenant than its token.
+    *wrap_call* wraps each call.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -65,10 +66,10 @@ class RestRoutes:
         limits: RestLimits,
         suspended: Set[str] = frozenset(),
         running_requests: RunningRequests | None = None,
-        differs: Callable[[Call, str], Awaitable[None]] | None = None,
-        around: Callable[[ServeCall], ServeCall] | None = None,
+        record_tenant_mismatch: Callable[[Call, str], Awaitable[None]] | None = None,
+        wrap_call: Callable[[ServeCall], ServeCall] | None = None,
     ) -> None:
-        self._serve: ServeCall = self._called if around is None else around(self._called)
+        self._serve: ServeCall = self._called if wrap_call is None else wrap_call(self._called)
         self._runner = runner
         self._registry = registry
         self._descriptors = Descriptors(registry, runner.may)
@@ -79,7 +80,7 @@ class RestRoutes:
             requests=runner.requests,
             suspended=suspended,
             running_requests=running_requests,
-            differs=differs,
+            record_tenant_mismatch=record_tenant_mismatch,
         )
 
     async def list_tools(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -166,7 +167,7 @@ class RestRoutes:
             except (UnknownTool, StoreUnavailable):
                 # The tenant's offers have changed during the call.
                 return responses.failed(Failure("internal", TOO_LONG))
-            outcome = fit(outcome, tool, remaining)
+            outcome = truncate(outcome, tool, remaining)
         if outcome.failure is not None:
             return responses.failed(outcome.failure)
         return responses.succeeded(outcome)

@@ -190,7 +190,7 @@ def _step(node: Any, kind: str, name: str) -> tuple[Any, str]:
 
 
 MAX_TOOLS = 100
-"""The most tools that this protocol lists (O10); MCP has pages instead."""
+"""Maximum number of tools that this protocol lists (O10); MCP has pages instead."""
 
 REMEMBERED_LISTS = 16
 """Lists of one permission set: a sign-in that is too old or too weak makes them shorter."""

@@ -137,9 +137,9 @@ class TenantErasure:
         foreign = self._is_foreign()
         with suppress(FileNotFoundError), closing(_Folder.at(self._root)) as root:
             root.make(PRIVATE)
-            with closing(root.below(PRIVATE)) as private:
+            with closing(root.subfolder(PRIVATE)) as private:
                 private.make(self.tenant)
-                with closing(private.below(self.tenant)) as home:
+                with closing(private.subfolder(self.tenant)) as home:
                     removed = EMPTY_USAGE if foreign else _moved_or_emptied(root, self.tenant, home)
                     size, files = size + removed.bytes, files + removed.files
                     removed = home.empty()
@@ -155,7 +155,7 @@ def _moved_or_emptied(root: "_Folder", name: str, to: "_Folder") -> WorkspaceUsa
         return EMPTY_USAGE
     except OSError:
         # A mount point, which cannot be moved or removed.
-        with closing(root.below(name)) as folder:
+        with closing(root.subfolder(name)) as folder:
             return folder.empty()
     return EMPTY_USAGE
 
@@ -170,7 +170,7 @@ class _Folder:
     def at(cls, root: Path) -> "_Folder":
         return cls(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
-    def below(self, name: str) -> "_Folder":
+    def subfolder(self, name: str) -> "_Folder":
         return _Folder(os.open(name, DIRECTORY, dir_fd=self.handle))
 
     def make(self, name: str) -> None:

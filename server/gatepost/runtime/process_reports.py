@@ -44,7 +44,7 @@ KEPT_S = 600.0
 """How long the report of a process is kept that ended without removing it."""
 CLOSING_S = 2.0
 MAX_ISSUERS, MAX_TOOLS = 100, 50
-"""The most entries of one report; of the tools, those that took the most time."""
+"""Maximum number of entries of one report; of the tools, those that took the most time."""
 MAX_REPORTS = 200
 BOUNDS_S = TOOL_SECONDS.buckets
 """The bounds of the buckets in `ToolTimes.counts`, in seconds; the last bucket has none."""

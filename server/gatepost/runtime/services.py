@@ -100,7 +100,7 @@ class Services:
         fetcher: Fetcher | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.lifespans, self.meter, self._clock = lifespans, meter or Meter.alone(), clock
+        self.lifespans, self.meter, self._clock = lifespans, meter or Meter.unshared(), clock
         self.call_batch, self.request_metrics = CallBatch(self.meter), RequestMetrics(self.meter)
         self.records, self.shared_store, self.keyring = records, shared_store, keyring
         self.runs = RunningCalls(records, shared_store, clock=clock)
@@ -151,7 +151,7 @@ class Services:
             self.keyring,
             self.redaction,
             config.audit,
-            charge=self.limits.recorded,
+            charge=self.limits.charge_record,
             observe=self.call_batch.committed,
             listener=self.exporter.recorded,
         )
@@ -237,7 +237,10 @@ class Services:
         self.denials.apply(config.approvals)
         rules = rules_of(limits, audits=config.audit.enabled)
         self.limits.apply(
-            rules, max_running=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+            rules,
+            max_running=limits.concurrency,
+            max_waiting_per_tenant=limits.queue,
+            within_s=limits.queue_s,
         )
         return Runner(
             registry,

@@ -207,10 +207,10 @@ class Extension(Protocol):
     ) -> tuple[list[Segment], ChainHead]:
         """Implement `Link`."""
 
-    def doubt(self, chain: ChainKey, reason: str) -> None:
+    def add_break(self, chain: ChainKey, reason: str) -> None:
         """Have `link` add a `break` record before the new records of a chain."""
 
-    def missed(
+    def note_linked_elsewhere(
         self, head: ChainHead, rows: Sequence[AuditRow], new_records: Sequence[NewAuditRecord]
     ) -> None:
         """
@@ -219,7 +219,9 @@ class Extension(Protocol):
         They are among the rows, beside the records of processes that write to the same chain.
         """
 
-    def leave(self, chain: ChainKey, new_records: Sequence[NewAuditRecord]) -> None:
+    def note_reported_elsewhere(
+        self, chain: ChainKey, new_records: Sequence[NewAuditRecord]
+    ) -> None:
         """Take note that another process, which runs, reports these new records of a chain."""
 
     def committed(self) -> None:

@@ -27,7 +27,7 @@ from gatepost.storage.audit import (
 from gatepost.storage.errors import StoreUnavailable
 
 MAX_BYTES = 262_144
-"""The most bytes of a segment, so that a few of them fit into memory."""
+"""Maximum number of bytes of a segment, so that a few of them fit into memory."""
 
 HOUR_MS = 3_600_000
 

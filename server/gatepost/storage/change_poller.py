@@ -62,7 +62,7 @@ class ChangePoller:
                 for follower in tuple(self._followers):
                     await self._take_up(follower)
             await ending.enter_async_context(during("changes", self._poll))
-            await ending.enter_async_context(during("changes_heard", self._follow))
+            await ending.enter_async_context(during("change_notifications", self._follow))
             yield
 
     def wake(self) -> None:

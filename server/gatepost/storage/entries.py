@@ -5,7 +5,7 @@ from typing import Protocol
 import msgspec
 
 MAX_VALUE = 64_000_000
-"""The most bytes of an entry's value."""
+"""Maximum number of bytes of an entry's value."""
 
 NO_TENANT = ""
 """The tenant of entries that belong to no tenant; no real tenant has this id."""
@@ -13,7 +13,7 @@ CHANGE_COUNTER = "changes"
 """The key of a subject's change counter, which belongs to no tenant; its revision is the count."""
 
 MAX_KEY = 256
-"""The most characters of an entry's key, because a database index limits its keys."""
+"""Maximum number of characters of an entry's key, because a database index limits its keys."""
 
 
 class EntryRefused(ValueError):

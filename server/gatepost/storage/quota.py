@@ -13,7 +13,7 @@ from gatepost.storage.records import Records
 SHARE = 16
 """A process reads the usage again after it added this fraction of a quota itself."""
 AGAIN_S = 1.0
-"""The least time between two readings before a refusal."""
+"""Minimum time between two readings before a refusal."""
 MAX_COUNTED = 10_000
 """The number of callers and tenants whose usage is cached."""
 
@@ -102,8 +102,8 @@ class StorageQuota:
         self.caller_bytes, self.tenant_bytes = limits.stored_bytes, limits.tenant.stored_bytes
 
     @asynccontextmanager
-    async def room(self, tenant: str, owner: bytes, size: int) -> AsyncIterator[None]:
-        """Hold room for *size* bytes that the block writes; raises QuotaExceeded."""
+    async def reserved(self, tenant: str, owner: bytes, size: int) -> AsyncIterator[None]:
+        """Reserve *size* bytes that the block writes; raises QuotaExceeded."""
         quotas = self._quotas(tenant, owner)
         for quota in quotas:
             await self._look(quota, tenant, size)

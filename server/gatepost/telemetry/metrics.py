@@ -69,7 +69,7 @@ class Meter:
         """Whether calls are counted by tenant."""
 
     @classmethod
-    def alone(cls) -> "Meter":
+    def unshared(cls) -> "Meter":
         """Return a meter that shares its metrics with no other process."""
         return cls(SharedMetrics().of_process(0))
 

@@ -20,7 +20,7 @@ from gatepost.tools.elicitation import (
     Elicitation,
     ElicitationRequest,
     ElicitationResult,
-    Misanswered,
+    InvalidAnswer,
     Root,
     Roots,
     UrlElicitation,
@@ -304,7 +304,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         self.requested_keys.extend(requests)
         try:
             return await put(self.client, requests)
-        except Misanswered as described_error:
+        except InvalidAnswer as described_error:
             raise ToolFailure(
                 "validation", f"The answer cannot be used: {described_error}."
             ) from None

@@ -23,8 +23,8 @@ WaitingCaller = tuple[str, ...]
 
 MAX_WAITING = 32
 """
-The most computations of one caller that may wait. Each holds the body of a request. The default
-burst of `[limits]` is smaller, so a caller within its limits is not refused.
+Maximum number of computations of one caller that may wait. Each holds the body of a request. The
+default burst of `[limits]` is smaller, so a caller within its limits is not refused.
 """
 BUSY_S = 1.0
 

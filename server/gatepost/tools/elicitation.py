@@ -19,23 +19,23 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 Action = Literal["accept", "decline", "cancel"]
 
 KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-# The most requests that a user or a client should get at once.
+# Maximum number of requests that a user or a client should get at once.
 REQUESTS_AT_ONCE = 32
 MAX_ROOTS = 1000
 MAX_CHARACTERS = 10_000
 
 
-class Misanswered(ValueError):
+class InvalidAnswer(ValueError):
     """An invalid answer; the message says why, without its values."""
 
 
-class MalformedAnswer(Misanswered):
+class MalformedAnswer(InvalidAnswer):
     """
     An answer without the form that the protocol requires, by a validation error of the client.
     """
 
 
-class Unfit(Misanswered):
+class AnswerMismatch(InvalidAnswer):
     """An answer whose content does not match the request; asking again may help."""
 
 
@@ -47,7 +47,11 @@ class ElicitationRequest(Protocol[Answer_co]):
         """Return the request that is sent."""
 
     def read(self, answer: Mapping[str, Any]) -> Answer_co:
-        """Return the author's form of an answer that `check_answer` accepted; raises Unfit."""
+        """
+        Return the author's form of an answer that `check_answer` accepted.
+
+        Raises AnswerMismatch.
+        """
 
 
 class ElicitationResult(msgspec.Struct, Generic[T], frozen=True):
@@ -94,7 +98,7 @@ class Elicitation(Generic[T]):
         self.request = InputRequest("elicitation/create", params)
 
     def read(self, answer: Mapping[str, Any]) -> ElicitationResult[T]:
-        """Return the user's answer with the checked fields; raises Unfit."""
+        """Return the user's answer with the checked fields; raises AnswerMismatch."""
         if answer["action"] != "accept":
             return ElicitationResult(answer["action"])
         properties = self.request.params["requestedSchema"]["properties"]
@@ -106,7 +110,7 @@ class Elicitation(Generic[T]):
                 # Validated as JSON, where a date is a string and a string is never a number.
                 content = self._adapter.validate_json(msgspec.json.encode(values), strict=True)
             except ValidationError as error:
-                raise Unfit(_sentence(error)) from None
+                raise AnswerMismatch(_sentence(error)) from None
         return ElicitationResult("accept", content)
 
 
@@ -142,7 +146,7 @@ async def put(client: Client, requests: Mapping[str, ElicitationRequest[Any]]) -
     """
     Ask all *requests* at once; return the answers by the same keys.
 
-    Raises the exceptions of Client.request, Misanswered, and ValueError for invalid keys.
+    Raises the exceptions of Client.request, InvalidAnswer, and ValueError for invalid keys.
     """
     if not 0 < len(requests) <= REQUESTS_AT_ONCE or not all(KEY.fullmatch(key) for key in requests):
         raise ValueError(
@@ -157,7 +161,7 @@ async def put(client: Client, requests: Mapping[str, ElicitationRequest[Any]]) -
 
 
 def check_answer(request: InputRequest, answer: Any) -> Mapping[str, Any]:
-    """Check an answer against its request; raises MalformedAnswer or Unfit."""
+    """Check an answer against its request; raises MalformedAnswer or AnswerMismatch."""
     if not isinstance(answer, Mapping):
         raise MalformedAnswer("an answer is an object")
     if request.method == "elicitation/create":
@@ -179,7 +183,7 @@ def _check_elicited(params: Mapping[str, Any], answer: Mapping[str, Any]) -> Non
     if not isinstance(content, Mapping):
         raise MalformedAnswer("an accepted form has content")
     if described_error := validation_error_in(params["requestedSchema"], content):
-        raise Unfit(described_error)
+        raise AnswerMismatch(described_error)
 
 
 def _check_roots(answer: Mapping[str, Any]) -> None:

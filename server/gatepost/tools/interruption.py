@@ -6,6 +6,7 @@ docs/decisions/0007-deadlines-of-tools.md says why this is not `asyncio.timeout`
 
 import asyncio
 import contextlib
+import enum
 import logging
 import sys
 from abc import ABC, abstractmethod
@@ -22,10 +23,13 @@ log = logging.getLogger("gatepost.runner")
 
 FUTURE = asyncio.Future
 """A future that learns of a cancellation at once."""
-HUNG_UP = "hung up"
-"""
-The reason for the end of a request whose connection broke; its client may still want the answer.
-"""
+
+
+class StopCause(enum.StrEnum):
+    """A reason for `Stop.pull` that is not the end of a caller's access."""
+
+    DISCONNECTED = "disconnected"
+    """The connection broke; the client may still want the answer."""
 
 
 class Stop:
@@ -209,8 +213,8 @@ class ToolDeadline(Interruptible[T]):
     Awaits a tool; raises DeadlinePassed when it works for longer than *limit_s* seconds.
 
     It raises TokenExpired after *allowed_s* seconds. These pass also while a person decides, when
-    the tool's own clock stops (design, decision 17). A tool that goes on for `abandon_s` after it
-    was cancelled is left unfinished, and this ends as if the tool had stopped.
+    the tool's own clock stops. A tool that goes on for `abandon_s` after it was cancelled is left
+    unfinished, and this ends as if the tool had stopped.
     """
 
     __slots__ = (
@@ -286,7 +290,7 @@ class ToolDeadline(Interruptible[T]):
         """Return a wait for another task that can be given up; see `Interruptible`."""
         return WaitForTask(waiting, self, stop).begin() if asyncio.isfuture(waiting) else waiting
 
-    def be_patient(self, stop: Stop) -> None:
+    def start_abandon_timer(self, stop: Stop) -> None:
         """Let a stopped tool continue for `abandon_s` and no longer."""
         if self._abandon_timer is None:
             self._abandon_timer = timer(self.abandon_s, self._cancel_again, stop)
@@ -306,7 +310,7 @@ class ToolDeadline(Interruptible[T]):
         if stop.cancelled_again:
             self._abandon(stop)
         if stop.is_cancelling:
-            self.be_patient(stop)
+            self.start_abandon_timer(stop)
         return waiting
 
     def leave(self, stop: Stop) -> None:
@@ -363,7 +367,7 @@ class WaitForTask(asyncio.Future[None]):
         if self.done():
             return False
         if not self._stop.cancelled_again:
-            self._work.be_patient(self._stop)
+            self._work.start_abandon_timer(self._stop)
             return self._task.cancel(msg)
         self._task.remove_done_callback(self._over)
         self._context.run(self._work.leave, self._stop)

@@ -18,12 +18,13 @@ NESTING = 64
 """The deepest nesting of objects and lists in a body."""
 MAX_VALUES = 40_000
 """
-The most values in a body unless a setting says otherwise. Decoding each costs up to a microsecond,
-in C and without interruption.
+Maximum number of values in a body unless a setting says otherwise. Decoding each costs up to a
+microsecond, in C and without interruption.
 """
 MAX_DIGITS = 320
 """
-The most digits of one number: the time to read it grows with their square, and a double has 309.
+Maximum number of digits of one number: the time to read it grows with their square, and a double
+has 309.
 """
 
 COUNTED_BYTES = 2_048

@@ -29,7 +29,7 @@ WRAPPERS = frozenset(
 """The origins of annotations in which content is looked for."""
 
 MAX_BYTES = 16_000_000
-"""The most bytes of content in one answer: encoding more holds other calls up."""
+"""Maximum number of bytes of content in one answer: encoding more holds other calls up."""
 BYTES_NAME = "result.bin"
 """The file name of bytes that a tool returns without one."""
 

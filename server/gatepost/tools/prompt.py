@@ -16,7 +16,7 @@ Suggest = Callable[[CallContext, str, Mapping[str, str]], Awaitable[Iterable[str
 """Gets the context, the text typed so far and the other arguments; returns matching values."""
 
 MAX_VALUES = 100
-"""The most values that the protocol allows (CompleteResult)."""
+"""Maximum number of values that the protocol allows (CompleteResult)."""
 MAX_CHARACTERS = 4096
 """The longest text that can be completed."""
 MAX_GIVEN = 100

@@ -21,7 +21,7 @@ DEPTH = 64
 MAX_SUBSCHEMAS = 5_000
 """A larger schema costs every agent tokens and every validator time (JS-04)."""
 BACKTRACKING = 1_000
-"""The most steps back of one pattern on one text; above it the text does not match."""
+"""Maximum number of steps back of one pattern on one text; above it the text does not match."""
 
 DATA = frozenset({"const", "enum", "default", "examples"})
 """Keywords whose values are not schemas."""

@@ -154,7 +154,7 @@ class RedactedCall(msgspec.Struct):
         return self.outcome(outcome) if is_short else None
 
     def outcome(self, outcome: Outcome) -> Outcome:
-        """Redact an outcome of any size; raises as `fit` does if it cannot be encoded."""
+        """Redact an outcome of any size; raises as `truncate` does if it cannot be encoded."""
         redactor, before = self.now(), outcome
         if outcome.failure is not None:
             failure = failure_without(outcome.failure, redactor)

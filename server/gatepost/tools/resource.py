@@ -38,7 +38,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 ENTRIES_IN_A_ROW = 100
 """After this many entries, about two milliseconds, other tasks may run."""
 MAX_ENTRIES = 10_000
-"""The most resources of one template that are listed."""
+"""Maximum number of resources of one template that are listed."""
 
 NO_DOCUMENT = "There is no such resource."
 

@@ -41,7 +41,7 @@ from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import LONG_BYTES, SHORT_BYTES, Redaction, is_harmless, is_large
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.stage import UNLIMITED, Next, Recorder, RequestLimits, Stage, StageFunction
-from gatepost.tools.truncation import fit, fitting_bytes, tellable
+from gatepost.tools.truncation import encodable_failure, safe_text_bytes, truncate
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InsufficientAuthentication, InsufficientScope
 
@@ -109,7 +109,7 @@ class CallContexts:
 class Runner:
     """
     The only way to call an offer:
-    find → require → stages (limits → check → approvals) → invoke → redact → fit.
+    find → require → stages (limits → check → approvals) → invoke → redact → truncate.
 
     Scopes are checked before arguments, so that a caller learns nothing about offers that it may
     not use. Limits are applied before the check of arguments, because checking costs more than
@@ -139,7 +139,7 @@ class Runner:
         self.timeout_s = timeout_s
         self.max_result_bytes = max_result_bytes
         self.clock = clock
-        self._prompt_bytes = min(fitting_bytes(max_result_bytes), LONG_BYTES)
+        self._prompt_bytes = min(safe_text_bytes(max_result_bytes), LONG_BYTES)
         self._stages = tuple(stages)
         # By the identity of offers: these live as long as the registry, and have no other key.
         self._handlers: dict[int, Next] = {}
@@ -252,7 +252,7 @@ class Runner:
             ):
                 return outcome  # true for nearly all outcomes, without encoding them
             clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
-            return fit(clean, offer, self.max_result_bytes)
+            return truncate(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
             if _is_cancelled():
                 raise
@@ -266,7 +266,7 @@ class Runner:
             redacted.over = True
             CURRENT_CALL.set(outer)
         clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
-        return fit(clean, offer, self.max_result_bytes)
+        return truncate(clean, offer, self.max_result_bytes)
 
     def allowed(self, call: Call) -> Offer:
         """
@@ -332,7 +332,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
         # The tool asks in several tasks at once.
         raise needed from None
     if isinstance(error, ToolFailure):
-        return Outcome(failure=tellable(error.failure), untrusted=error.untrusted)
+        return Outcome(failure=encodable_failure(error.failure), untrusted=error.untrusted)
     if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
     if isinstance(error, Pending):
@@ -384,11 +384,11 @@ def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
 def composed(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
     """Return *invoke* inside these stages, the first one outermost."""
     for stage in reversed(stages):
-        invoke = _around(stage.__call__ if isinstance(stage, Stage) else stage, invoke)
+        invoke = _wrapped(stage.__call__ if isinstance(stage, Stage) else stage, invoke)
     return invoke
 
 
-def _around(stage: StageFunction, proceed: Next) -> Next:
+def _wrapped(stage: StageFunction, proceed: Next) -> Next:
     # A closure around a bound method costs half as much as a partial of a callable object.
     def perform(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         return stage(call, offer, arguments, proceed)

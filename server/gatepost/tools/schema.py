@@ -57,7 +57,7 @@ MAX_TRIED = 100_000
 Values times the alternatives for each; pydantic tries all of them, at 0.3 microseconds each.
 """
 MAX_UNKNOWN = 10
-"""The most unknown members that are reported."""
+"""Maximum number of unknown members that are reported."""
 MAX_LISTED = 1_000
 """More validation errors are not described, because that takes longer than finding them."""
 
@@ -327,9 +327,9 @@ def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) 
         and name not in inside
         and name not in _reached(definitions[name], definitions)
     ):
-        around = {key: value for key, value in node.items() if key != "$ref"}
+        siblings = {key: value for key, value in node.items() if key != "$ref"}
         target = {k: v for k, v in definitions[name].items() if k != "title"}
-        return _inline({**target, **around}, definitions, (*inside, name))
+        return _inline({**target, **siblings}, definitions, (*inside, name))
     return {key: _inline(value, definitions, inside) for key, value in node.items()}
 
 

@@ -16,7 +16,7 @@ import msgspec
 from gatepost.tools.json_shape import NESTING, objects_in
 
 MAX_BRANCHES = 10_000
-"""The most subschemas that one value at the root may be checked against."""
+"""Maximum number of subschemas that one value at the root may be checked against."""
 OPTION_STEPS, FRACTION_STEPS = 10, 60
 """
 The cost of comparing a value with an `enum` option that is not a string, and with a fraction. A
@@ -56,7 +56,9 @@ CheckCounts = Mapping[int, int]
 
 
 class Branching(msgspec.Struct, frozen=True):
-    """The most subschemas, members and steps that a value is checked against, by its depth."""
+    """
+    Maximum number of subschemas, members and steps that a value is checked against, by its depth.
+    """
 
     subschemas: tuple[int, ...]
     members: tuple[int, ...]
@@ -138,7 +140,7 @@ class _Graph:
         self._targets: dict[str, Any] = {}
         self._index(root)
         self._counts: dict[int, CheckCounts] = {}
-        self._below: dict[int, list[CheckCounts]] = {}
+        self._counts_by_depth: dict[int, list[CheckCounts]] = {}
         self._instead: dict[int, list[int]] = {}
         """The alternatives of each node that are not tried beside the longest one."""
 
@@ -154,18 +156,18 @@ class _Graph:
     def maxima(self, weight: Callable[[Any], int]) -> tuple[int, ...]:
         """Return the maximum for a value, by depth; the numbers never decrease."""
         heads = self._reached()
-        now = {head: self._weigh(self._at(head), weight) for head in heads}
+        weights = {head: self._weigh(self._at(head), weight) for head in heads}
         root = id(self._keep(self.root))
-        maxima = [now[root]]
+        maxima = [weights[root]]
         for _ in range(NESTING):
-            below = {
-                head: max((_sum(level, now) for level in self._members(head)), default=0)
+            next_weights = {
+                head: max((_sum(level, weights) for level in self._members(head)), default=0)
                 for head in heads
             }
-            if below == now:
+            if next_weights == weights:
                 break
-            now = below
-            maxima.append(max(maxima[-1], now[root]))
+            weights = next_weights
+            maxima.append(max(maxima[-1], weights[root]))
         return tuple(maxima)
 
     def _weigh(self, level: CheckCounts, weight: Callable[[Any], int]) -> int:
@@ -234,7 +236,7 @@ class _Graph:
 
     def _members(self, head: int) -> list[CheckCounts]:
         """Return the nodes that the members and items of a value at *head* are checked against."""
-        cached = self._below.get(head)
+        cached = self._counts_by_depth.get(head)
         if cached is not None:
             return cached
         by_name: dict[Any, Counter[int]] = {}
@@ -246,11 +248,11 @@ class _Graph:
                     level[checked] += times
         levels: list[CheckCounts] = [every + counts for counts in by_name.values()]
         levels += [every] if every else []
-        self._below[head] = levels  # set before the loop, for a schema that refers to itself
+        self._counts_by_depth[head] = levels  # before the loop: a schema may refer to itself
         for node in self._at(head):
             for alternative in self._instead.get(node, ()):
                 levels = [*levels, *self._members(alternative)]
-        self._below[head] = levels
+        self._counts_by_depth[head] = levels
         return levels
 
     def _ids(self, nodes: Iterable[Any]) -> list[int]:

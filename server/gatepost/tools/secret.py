@@ -12,7 +12,7 @@ SecretPath = tuple[str | None, ...]
 KEYWORD = "x-gatepost-secret"
 HINT = "A stored secret may be named in its place: `secret:NAME`."
 MAX_PARTS = 50_000
-"""The most parts of a schema that are walked; references could make it endless."""
+"""Maximum number of parts of a schema that are walked; references could make it endless."""
 
 # The keywords with schemas for the same value, for each item or member, and by name.
 _SAME = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not")
@@ -59,9 +59,9 @@ def secret_arguments(schema: Mapping[str, Any]) -> tuple[SecretPath, ...]:
         return ()
     walk = _SecretWalk(schema)
     paths = dict.fromkeys(walk.paths(schema, (), ("#",)))
-    if walk.cut & walk.around:
+    if walk.recursive_references & walk.marked_references:
         raise ValueError(f"{KEYWORD}: not within what contains itself")
-    if marks > len(walk.met):
+    if marks > len(walk.marked_ids):
         raise ValueError(f"{KEYWORD}: only what `properties`, `items` and the like lead to has it")
     if () in paths:
         raise ValueError(f"{KEYWORD}: the arguments as a whole are none")
@@ -74,11 +74,11 @@ class _SecretWalk:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._remaining = MAX_PARTS
-        self.met: set[int] = set()
+        self.marked_ids: set[int] = set()
         """The ids of the marked parts."""
-        self.around: set[str] = set()
+        self.marked_references: set[str] = set()
         """The references that lead to marked parts."""
-        self.cut: set[str] = set()
+        self.recursive_references: set[str] = set()
         """The references that lead to themselves."""
 
     def paths(self, node: Any, path: SecretPath, inside: tuple[str, ...]) -> Iterator[SecretPath]:
@@ -94,11 +94,11 @@ class _SecretWalk:
         if KEYWORD in node:
             if node[KEYWORD] is not True:
                 raise ValueError(f"{KEYWORD}: the only value is true")
-            self.met.add(id(node))
-            self.around.update(inside)
+            self.marked_ids.add(id(node))
+            self.marked_references.update(inside)
             yield path
         yield from self._referred(node.get("$ref"), path, inside)
-        for inner, inner_path in _below(node, path):
+        for inner, inner_path in _subschemas(node, path):
             yield from self.paths(inner, inner_path, inside)
 
     def _referred(
@@ -107,7 +107,7 @@ class _SecretWalk:
         if not isinstance(reference, str) or not reference.startswith("#"):
             return
         if reference in inside:
-            self.cut.add(reference)
+            self.recursive_references.add(reference)
             return
         target: Any = self._root
         for part in reference.removeprefix("#").split("/")[1:]:
@@ -116,7 +116,7 @@ class _SecretWalk:
         yield from self.paths(target, path, (*inside, reference))
 
 
-def _below(node: Mapping[str, Any], path: SecretPath) -> Iterator[tuple[Any, SecretPath]]:
+def _subschemas(node: Mapping[str, Any], path: SecretPath) -> Iterator[tuple[Any, SecretPath]]:
     """Yield the subschemas of a schema, each with the path of its value."""
     for name, inner in node.get("properties", {}).items():
         yield inner, (*path, name)

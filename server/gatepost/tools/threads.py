@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 THREADS_AT_ONCE = 64
-"""The most plain functions that run at once in a process; others wait."""
+"""Maximum number of plain functions that run at once in a process; others wait."""
 
 _threads: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 

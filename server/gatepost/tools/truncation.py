@@ -14,7 +14,7 @@ WORST_EXPANSION = 6
 NOTE_BYTES = 256
 
 MIN_BYTES = 2 * NOTE_BYTES
-"""The least room for the text beside a structured value, with the note that it was cut."""
+"""Minimum room for the text beside a structured value, with the note that it was cut."""
 
 PIECE_CHARACTERS = 16_384
 """
@@ -32,7 +32,7 @@ _CONTROLS = bytes(code for code in range(32) if code not in _ESCAPED)
 _encode = msgspec.json.encode
 
 
-def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
+def truncate(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
     """
     Cut an outcome to *limit* bytes of JSON; raises TypeError or ValueError if it has no JSON.
 
@@ -79,12 +79,12 @@ def _follows_text(outcome: Outcome, tool: Tool) -> bool:
     return outcome.as_result and outcome.structured is msgspec.UNSET
 
 
-def fitting_bytes(limit: int) -> int:
+def safe_text_bytes(limit: int) -> int:
     """Return a size at which a text and a structured value are surely within *limit*."""
     return max(limit - NOTE_BYTES, 0) // (WORST_EXPANSION + 1)
 
 
-def tellable(failure: Failure) -> Failure:
+def encodable_failure(failure: Failure) -> Failure:
     """Return the failure with a message that can be encoded, even with lone surrogates."""
     message = str(failure.message)
     if message.isascii() and message is failure.message:

@@ -40,7 +40,7 @@ class YamlError(ValueError):
 
 
 class YamlLimits(msgspec.Struct, frozen=True):
-    """The most that a YAML text may be; more is refused before it is built."""
+    """Maximum size of a YAML text; a larger one is refused before it is built."""
 
     size: int
     """Bytes, or characters of a `str`."""

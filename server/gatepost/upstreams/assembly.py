@@ -29,7 +29,7 @@ MAX_ICON = 65_536
 MAX_META = 32_768
 MAX_ARGUMENTS = 64
 MAX_REASONS = 200
-"""The most definitions that are listed with a reason each; the others are counted."""
+"""Maximum number of definitions that are listed with a reason each; the others are counted."""
 _PICTURES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "webp", "gif"))
 NO_DEFINITIONS: Mapping[tuple[Section, str], Definition] = {}
 _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")

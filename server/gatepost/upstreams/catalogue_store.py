@@ -19,8 +19,8 @@ CATALOGUES = "mcp_catalogues"
 PINS = "mcp_pins"
 MAX_CATALOGUE = 16_000_000
 """
-The most bytes of a stored catalogue, including the definitions that wait and the ones that they
-would replace.
+Maximum number of bytes of a stored catalogue, including the definitions that wait and the ones that
+they would replace.
 """
 PERSON_S = 7 * 86_400.0
 """How long the catalogue of one person is kept after it was fetched."""

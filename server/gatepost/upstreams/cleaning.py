@@ -12,10 +12,10 @@ MAX_TITLE = 256
 MAX_DESCRIPTION = 8_192
 MAX_SCHEMA_TEXT = 2_048
 MAX_VALUE = 8_192
-"""The most characters of a text that must not be changed, such as a value of an `enum`."""
+"""Maximum number of characters of a text that must not be changed, such as a value of an `enum`."""
 MAX_DEPTH = 64
 MAX_SHOWN = 200
-"""The most characters of an upstream's key that a reason quotes."""
+"""Maximum number of characters of an upstream's key that a reason quotes."""
 
 TEXTS = {"title": MAX_TITLE, "description": MAX_SCHEMA_TEXT, "$comment": MAX_SCHEMA_TEXT}
 """The keywords of a schema that only describe, with their most characters."""

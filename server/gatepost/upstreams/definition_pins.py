@@ -14,7 +14,8 @@ from gatepost.upstreams.upstream_server import Pin
 
 MAX_PINNED = 8_000
 """
-The most definitions that are pinned of a server; further ones wait until removed ones are gone.
+Maximum number of definitions that are pinned of a server; further ones wait until removed ones are
+gone.
 """
 MAX_DIFF_LINES = 4_000
 

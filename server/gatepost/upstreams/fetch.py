@@ -20,10 +20,10 @@ from gatepost.upstreams.definitions import read_list
 from gatepost.upstreams.upstream_server import UpstreamServer
 
 MAX_ITEMS = 1_000
-"""The most definitions of one list."""
+"""Maximum number of definitions of one list."""
 MAX_PAGES = 100
 MAX_BYTES = 4_000_000
-"""The most bytes of all definitions of a server, as JSON."""
+"""Maximum number of bytes of all definitions of a server, as JSON."""
 MAX_CURSOR = 4_096
 DAY_MS = 86_400_000
 PAGE_S = 30.0

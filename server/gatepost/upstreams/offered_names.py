@@ -9,10 +9,10 @@ from gatepost.tools.tenant_offers import UPSTREAM_PREFIX as PREFIX
 from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR as SEPARATOR
 
 NAME_CHARACTERS = 64
-"""The most characters of a name, because some clients accept no more."""
+"""Maximum number of characters of a name, because some clients accept no more."""
 HASH_CHARACTERS = 8
 MAX_SERVER = 24
-"""The most characters of a server's name in a name that ends in a hash."""
+"""Maximum number of characters of a server's name in a name that ends in a hash."""
 
 _SERVER = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)*", re.ASCII)
 _TOOL = re.compile(r"[a-z0-9_]+", re.ASCII)
@@ -34,8 +34,8 @@ def offered_name(server: str, tool: str) -> str:
     if fits and not _HASHED.search(tool):
         return full_name
     head = f"{PREFIX}{_name_part(server)[:MAX_SERVER].rstrip('_')}{SEPARATOR}"
-    room = NAME_CHARACTERS - len(head) - 1 - HASH_CHARACTERS
-    return f"{head}{_name_part(tool)[:room].rstrip('_')}_{_digest(server, tool)}"
+    tool_characters = NAME_CHARACTERS - len(head) - 1 - HASH_CHARACTERS
+    return f"{head}{_name_part(tool)[:tool_characters].rstrip('_')}_{_digest(server, tool)}"
 
 
 def tool_prefix(server: str) -> str:

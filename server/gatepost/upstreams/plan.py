@@ -10,10 +10,10 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 Principal = tuple[str, ...]
 
 MIN_S = 60.0
-"""The least time between two fetches, whatever the server says about its lists."""
+"""Minimum time between two fetches, whatever the server says about its lists."""
 MAX_S = 86_400.0
 ANNOUNCED_S = 5.0
-"""The least time between two fetches of a server that announces changes."""
+"""Minimum time between two fetches of a server that announces changes."""
 POLLED_S = 300.0
 """How often a server is polled that announces changes, but whose stream cannot be followed."""
 BUSY_CALLS = 20

@@ -24,7 +24,7 @@ from gatepost.upstreams.plan import (
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.update import FETCH_S, CatalogueUpdate
-from gatepost.upstreams.upstream_offers import Wanted
+from gatepost.upstreams.upstream_offers import CatalogueDemandListener
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 
@@ -48,7 +48,7 @@ RANDOM = random.SystemRandom()
 log = logging.getLogger("gatepost.upstreams")
 
 
-class CatalogueRefresher(Wanted):
+class CatalogueRefresher(CatalogueDemandListener):
     """
     Keeps the catalogues of the tenants that this process serves fresh.
 
@@ -80,13 +80,13 @@ class CatalogueRefresher(Wanted):
         watch.tell(self._replan)
 
     def used(self, tenant: str) -> None:
-        """Implement `Wanted`."""
+        """Implement `CatalogueDemandListener`."""
         if tenant not in self._used:
             self._replan(tenant)
         self._used[tenant] = self._clock()
 
     def want(self, server: UpstreamServer, principal: Principal | None) -> None:
-        """Implement `Wanted`."""
+        """Implement `CatalogueDemandListener`."""
         key = catalogue_key(server.id, principal)
         plan = self._plans.setdefault(server.tenant, {})
         if key not in plan:

@@ -25,7 +25,7 @@ WITHOUT_STREAM_S = 600.0
 TOGETHER_S = 0.5
 """How long notifications are collected before they take effect."""
 MAX_UPDATES = 500
-"""The most updated resources that are announced at once."""
+"""Maximum number of updated resources that are announced at once."""
 RANDOM = random.SystemRandom()
 
 Updated = Callable[[str, str], Awaitable[None]]
@@ -135,7 +135,7 @@ class UpstreamSubscription:
                     if is_of(catalogue, uri):
                         await self._updated(server.tenant, uri)
             except StoreUnavailable:
-                log.debug("resource_updates_not_told", extra={"server": server.name})
+                log.debug("resource_update_not_sent", extra={"server": server.name})
 
 
 def is_of(catalogue: Catalogue, uri: str) -> bool:

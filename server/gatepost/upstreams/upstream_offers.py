@@ -41,7 +41,7 @@ Key = TypeVar("Key", str, tuple[str, Principal])
 log = logging.getLogger("gatepost.upstreams")
 
 
-class Wanted:
+class CatalogueDemandListener:
     """Receives the source's reports on its callers; `CatalogueRefresher` acts on them."""
 
     def used(self, tenant: str) -> None:
@@ -75,13 +75,13 @@ class UpstreamOffers:
         calls: OfferCalls,
         *,
         gatepost_offers: Iterable[Offer] = (),
-        in_use: Wanted | None = None,
+        in_use: CatalogueDemandListener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make the source; no upstream replaces one of the *gatepost_offers*."""
         self._store, self._watch, self._calls, self._clock = store, watch, calls, clock
         self._gatepost_offers = tuple(gatepost_offers)
-        self._in_use = in_use or Wanted()
+        self._in_use = in_use or CatalogueDemandListener()
         self._tenants: OrderedDict[str, _Snapshot] = OrderedDict()
         self._callers: OrderedDict[tuple[str, Principal], _Snapshot] = OrderedDict()
         watch.tell(self._changed)

@@ -48,7 +48,7 @@ class CalendarSettings(PackSettings, frozen=True):
     max_days: int = 366
     """Longest period of one call, in days."""
     max_bytes: int = 10_000_000
-    """Most bytes of the documents of one calendar."""
+    """Maximum number of bytes of the documents of one calendar."""
     timeout_s: float = 15.0
     """Seconds for fetching a calendar, and again for parsing all of them; at most 60."""
 

@@ -66,7 +66,10 @@ class ChatSettings(PackSettings, frozen=True):
     secret URL.
     """
     max_parts: int = 10
-    """Most messages that one long message may be split into, for providers with short messages."""
+    """
+    Maximum number of messages that one long message may be split into, for providers with short
+    messages.
+    """
     timeout_s: float = 20.0
     """Seconds for sending to one provider; at most 60."""
 

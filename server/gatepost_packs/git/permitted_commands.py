@@ -33,7 +33,7 @@ class CommandRule(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_arguments: int
-    """Most arguments after the command."""
+    """Maximum number of arguments after the command."""
     flags: frozenset[str] = frozenset()
     values: Mapping[str, re.Pattern[str]] = {}
     """Options with a value: `--name=value`, `--name value`, or `-n value`."""

@@ -21,7 +21,7 @@ CACHE_BYTES = 64_000_000
 MAX_BYTES = 20_000_000
 MAX_SHOWN = 2_000_000
 MIN_SHOWN = 4
-"""Most bytes of a UTF-8 character: each page holds at least one character."""
+"""Maximum number of bytes of a UTF-8 character: each page holds at least one character."""
 MAX_LISTED = 2_000
 ROOT = "/api/v4"
 """The prefix of GitLab's paths, which its documentation leaves out."""

@@ -66,10 +66,10 @@ def _similar_templates(entries: tuple[OperationSummary, ...], path: str) -> list
     steps = path.split("/")
     templates = list(dict.fromkeys(entry.path for entry in entries))[:MAX_COMPARED]
     filled = [template for template in templates if _fills(steps, template.split("/"))]
-    return filled[:SHOWN_SUGGESTIONS] or _alike(path, templates)
+    return filled[:SHOWN_SUGGESTIONS] or _similar_paths(path, templates)
 
 
-def _alike(path: str, templates: list[str]) -> list[str]:
+def _similar_paths(path: str, templates: list[str]) -> list[str]:
     matcher = difflib.SequenceMatcher(b=path[:LONGEST])
     ranked: list[tuple[float, str]] = []
     for template in templates:

@@ -78,7 +78,7 @@ class OpenapiSettings(PackSettings, frozen=True, kw_only=True):
     literals: bool = False
     """Whether `openapi_load` accepts literal credentials in addition to references to secrets."""
     apis_per_tenant: int = 50
-    """Most APIs that a tenant can load."""
+    """Maximum number of APIs that a tenant can load."""
     document_bytes: int = 20_000_000
     """Bytes of the largest description that can be loaded."""
     apis: dict[str, Api] = {}

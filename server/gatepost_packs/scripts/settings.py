@@ -43,24 +43,24 @@ class ScriptsSettings(PackSettings, frozen=True, kw_only=True):
     max_steps: int = 100_000_000
     """Loop iterations and calls of functions, counted in thousands."""
     max_output_bytes: int = 200_000
-    """Most bytes of printed text, and most bytes of the value."""
+    """Maximum number of bytes of the printed text, and of the value."""
     max_code_bytes: int = 100_000
     """Bytes of the largest script."""
     max_calls: int = 100
-    """Most calls of tools by one script."""
+    """Maximum number of calls of tools by one script."""
     max_scripts: int = 200
-    """Most scripts in each folder; further ones are ignored."""
+    """Maximum number of scripts in each folder; further ones are ignored."""
     max_pending: int = 50
     """
-    Most scripts of a tenant that wait for an administrator. Above it, the caller with the most
-    waiting scripts loses its oldest.
+    Maximum number of scripts of a tenant that wait for an administrator. Above it, the caller with
+    the most waiting scripts loses its oldest.
     """
     workers: int = 4
     """Scripts that run at once in one process."""
     workers_per_tenant: int = 2
     """Scripts of one tenant that run at once in one process."""
     queue_per_tenant: int = 8
-    """Most calls of one tenant in the queue; further ones are refused."""
+    """Maximum number of calls of one tenant in the queue; further ones are refused."""
 
     def faults(self) -> Iterator[SettingFault]:
         """Yield problems with the values, beyond their types."""

@@ -22,7 +22,7 @@ from gatepost_packs.vault.settings import VaultSettings
 T = TypeVar("T")
 
 MAX_FILES = 100_000
-"""Most files and folders of a vault that are listed."""
+"""Maximum number of files and folders of a vault that are listed."""
 MAX_NOTE_BYTES = 1_000_000
 """Bytes of one note that are read and searched."""
 BATCH_FILES = 256

@@ -180,7 +180,7 @@ class Index:
         Change the index as a whole or not at all; raise Full, Broken, or ToolFailure as `read`
         does.
         """
-        with self._judged(), self._alone(), self._opened() as rows:
+        with self._judged(), self._locked(), self._opened() as rows:
             rows.execute("BEGIN IMMEDIATE")
             if rows.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 _make(rows)
@@ -197,7 +197,7 @@ class Index:
             yield rows
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         handle = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         until = time.monotonic() + BUSY_S
         try:
@@ -223,7 +223,7 @@ class Index:
             raise BrokenIndex from None
 
     def _clear(self) -> None:
-        with self._alone():
+        with self._locked():
             # SQLite's journal first: the next database would use a left-over journal.
             for name in (f"{FILE}-journal", FILE):
                 self._file.with_name(name).unlink(missing_ok=True)
@@ -272,7 +272,7 @@ def _keep_note(rows: sqlite3.Connection, number: int | None, file: IndexedFile, 
         "INSERT INTO words (rowid, title, names, tags, body) VALUES (?, ?, ?, ?, ?)",
         (
             number,
-            *map(spaced, (note.title, names, " ".join(note.tags), note.matter.body)),
+            *map(spaced, (note.title, names, " ".join(note.tags), note.front_matter.body)),
         ),
     )
 

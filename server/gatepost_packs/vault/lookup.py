@@ -15,9 +15,9 @@ from gatepost_packs.vault.note_names import chosen, is_note, key_of, name_of, re
 Rows = sqlite3.Connection
 
 MAX_FITTING = 1_000
-"""Most notes of one name, or links to one note, that are read."""
+"""Maximum number of notes of one name, or links to one note, that are read."""
 MAX_COMPARED = 5_000
-"""Most names that are compared with a name that no note has."""
+"""Maximum number of names that are compared with a name that no note has."""
 MAX_NEAR = 20
 """The number of these names that are compared letter by letter."""
 

@@ -59,7 +59,7 @@ class Note(msgspec.Struct, frozen=True):
     """The parsed contents of a note."""
 
     title: str
-    matter: FrontMatter
+    front_matter: FrontMatter
     tags: tuple[str, ...]
     """As first written, without `#`."""
     aliases: tuple[str, ...]
@@ -68,14 +68,14 @@ class Note(msgspec.Struct, frozen=True):
 
 def read_note(path: str, text: str) -> Note:
     """Return the note of that path and text; never fails."""
-    matter = split(text)
-    values: Mapping[str, Any] = matter.values or {}
-    lines, heading = _prose(matter.body[:MAX_READ])
+    front_matter = split(text)
+    values: Mapping[str, Any] = front_matter.values or {}
+    lines, heading = _prose(front_matter.body[:MAX_READ])
     prose = _without_spans("\n".join(lines))
     title = values.get("title")
     return Note(
         title=_line(title) if isinstance(title, str) and title.strip() else heading or stem(path),
-        matter=matter,
+        front_matter=front_matter,
         tags=_distinct([*_listed(values, "tags", "tag"), *_tags(prose)]),
         aliases=tuple(dict.fromkeys(_listed(values, "aliases", "alias"))),
         links=_links(prose),

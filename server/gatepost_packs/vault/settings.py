@@ -14,8 +14,8 @@ class VaultSettings(PackSettings, frozen=True):
     """The folder of the tenant's workspace that is its vault; `.` is the whole workspace."""
     index_bytes: int = 500_000_000
     """
-    Most bytes of a tenant's search index. It lies beside the workspace, does not count towards
-    `workspace.quota_bytes`, and can be rebuilt at any time.
+    Maximum number of bytes of a tenant's search index. It lies beside the workspace, does not count
+    towards `workspace.quota_bytes`, and can be rebuilt at any time.
     """
 
     def faults(self) -> Iterator[SettingFault]:

@@ -137,7 +137,7 @@ async def vault_read(
             lookup.backlinks(rows, note_path),
         )
     )
-    content, truncated = _note_content(note.matter.body if part is None else part, head, remarks)
+    content, truncated = _note_content(part or note.front_matter.body, head, remarks)
     if heading and part is None:
         remarks.append(f"The note has no heading {heading!r}; all of it is shown.")
     if has_more or len(note.links) > SHOWN_LINKS:
@@ -145,7 +145,7 @@ async def vault_read(
     return Noted(
         path=f"{VAULT_PREFIX}{note_path}",
         title=note.title,
-        front_matter=None if note.matter.values is None else dict(note.matter.values),
+        front_matter=None if note.front_matter.values is None else dict(note.front_matter.values),
         content=content,
         tags=list(note.tags),
         aliases=list(note.aliases),
@@ -164,7 +164,7 @@ async def vault_read(
         ],
         modified=_time(item.modified),
         truncated=truncated,
-        remarks=[*remarks, *filter(None, (note.matter.problem, state.remark))],
+        remarks=[*remarks, *filter(None, (note.front_matter.problem, state.remark))],
     )
 
 
@@ -341,7 +341,7 @@ def _placed(path: str) -> str:
 def _parsed(path: str, head: FileHead, heading: str) -> tuple[Note, str | None]:
     """Return the note, or the requested part of it; in a thread if it is long."""
     note = read_note(path, text_of(path, head))
-    return note, section(note.matter.body, heading) if heading else None
+    return note, section(note.front_matter.body, heading) if heading else None
 
 
 def _note_content(content: str, head: FileHead, remarks: list[str]) -> tuple[str, bool]:

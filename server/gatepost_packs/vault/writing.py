@@ -20,22 +20,22 @@ class NoteChange:
 
     def __call__(self, old: bytes | None) -> bytes:
         before = self._read(old)
-        matter = split(before)
+        front_matter = split(before)
         body = self._content
         if self._append:
             # Appended content is text, even if it begins like front matter.
-            gap = "" if not matter.body or matter.body.endswith("\n") else "\n"
-            body = f"{matter.body}{gap}{self._content}"
+            gap = "" if not front_matter.body or front_matter.body.endswith("\n") else "\n"
+            body = f"{front_matter.body}{gap}{self._content}"
         else:
             parsed = split(self._content)
             if parsed.problem is not None:
                 self.remarks.append(parsed.problem)
-            if parsed.values is not None or matter.problem is not None:
-                matter, body = parsed, parsed.body
-        raw = matter.raw
+            if parsed.values is not None or front_matter.problem is not None:
+                front_matter, body = parsed, parsed.body
+        raw = front_matter.raw
         if self._values:
             try:
-                raw = merged(matter, self._values)
+                raw = merged(front_matter, self._values)
             except FrontMatterError as error:
                 message = f"`front_matter` cannot be set: {error}"
                 raise ToolFailure("validation", message, field="front_matter") from None

@@ -187,8 +187,8 @@ async def _check(ctx: CallContext, settings: WebSettings, url: str) -> None:
     """Raise ToolFailure if the operator or the site forbids reading the page at *url*."""
     parts = urlsplit(url)
     host = (parts.hostname or "").removesuffix(".")
-    denied = _below(host, settings.deny_domains)
-    if denied or (settings.allow_domains and not _below(host, settings.allow_domains)):
+    denied = _is_in_domains(host, settings.deny_domains)
+    if denied or (settings.allow_domains and not _is_in_domains(host, settings.allow_domains)):
         message = f"This server's settings do not allow pages of {host}."
         raise ToolFailure("denied", message, field="url")
     if not settings.robots:
@@ -213,7 +213,7 @@ async def _check(ctx: CallContext, settings: WebSettings, url: str) -> None:
         raise ToolFailure("denied", message, field="url")
 
 
-def _below(host: str, domains: tuple[str, ...]) -> bool:
+def _is_in_domains(host: str, domains: tuple[str, ...]) -> bool:
     return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 

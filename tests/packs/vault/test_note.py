@@ -198,7 +198,7 @@ def test_any_text_is_a_note(text: str) -> None:
     """No text raises an error, and all of it is kept."""
     note = read_note("n.md", text)
 
-    assert note.matter.raw + note.matter.body == text
+    assert note.front_matter.raw + note.front_matter.body == text
     assert all(tag.strip() == tag != "" for tag in note.tags)
 
 

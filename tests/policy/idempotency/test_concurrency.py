@@ -7,7 +7,7 @@ import pytest
 from gatepost import Outcome
 from gatepost.policy.idempotency import execution
 from gatepost.tools.client import InputNeeded
-from gatepost.tools.interruption import HUNG_UP
+from gatepost.tools.interruption import StopCause
 from gatepost.tools.stage import Next
 from tests.support.runners import (
     FORM_REQUESTS,
@@ -113,7 +113,7 @@ async def test_a_broken_connection_does_not_stop_the_call() -> None:
     replica, other = deployment.replica(), deployment.replica()
     first = begin_call(replica)
     await deployment.entered.wait()
-    await cancel_call(first, HUNG_UP)
+    await cancel_call(first, StopCause.DISCONNECTED)
     again = [begin_call(replica), begin_call(other)]
     await run_ready()
     deployment.gate.set()
@@ -128,7 +128,7 @@ async def test_a_call_without_waiting_callers_still_stores_its_outcome() -> None
     replica = deployment.replica()
     first = begin_call(replica)
     await deployment.entered.wait()
-    await cancel_call(first, HUNG_UP)
+    await cancel_call(first, StopCause.DISCONNECTED)
     deployment.gate.set()
     await run_ready()
 
@@ -189,7 +189,7 @@ async def test_a_wait_at_another_replica_can_be_cancelled() -> None:
     await deployment.entered.wait()
     second = begin_call(other)
     await run_ready()
-    await cancel_call(second, HUNG_UP)
+    await cancel_call(second, StopCause.DISCONNECTED)
     await run_ready()
 
     assert not other.runs._open

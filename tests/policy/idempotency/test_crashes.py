@@ -197,7 +197,7 @@ async def test_an_outcome_is_returned_now_and_stored_after_an_outage(
     switch.away = {"finish"}
     with capture_logs() as logs:
         assert text_or_failure(await first.call()) == "a 1"
-        assert logs[0]["event"] == "ending_not_kept"
+        assert logs[0]["event"] == "result_not_stored"
         switch.away = set()
         async with asyncio.timeout(10):
             await asyncio.wait(first.runs._tasks)

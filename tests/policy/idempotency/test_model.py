@@ -17,7 +17,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import InputNeeded
-from gatepost.tools.interruption import HUNG_UP
+from gatepost.tools.interruption import StopCause
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
@@ -68,7 +68,7 @@ class ModelCall(msgspec.Struct):
     left: bool = False
 
 
-class World:
+class ModelDeployment:
     """Replicas over shared stores, and everything that ever happened there."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class World:
         self.replicas[replica] = self._replica()
 
     async def pass_time(self, seconds: float) -> None:
-        """Time goes by in small steps, so that leases are renewed as they would be."""
+        """Move the clock in small steps, so that leases are renewed as usual."""
         if seconds > 100:
             if any(not call.task.done() for call in self.calls):
                 return
@@ -250,19 +250,19 @@ EVENTS = st.one_of(
     CALLS,
     st.tuples(st.just("end"), SMALL_NUMBERS, st.sampled_from(["answers", "fails"])),
     st.tuples(st.just("end"), SMALL_NUMBERS, st.sampled_from(["answers", "fails", "away", "asks"])),
-    st.tuples(st.just("leave"), SMALL_NUMBERS, st.sampled_from([None, HUNG_UP])),
+    st.tuples(st.just("leave"), SMALL_NUMBERS, st.sampled_from([None, StopCause.DISCONNECTED])),
     st.tuples(st.just("crash"), st.integers(0, REPLICAS - 1)),
     st.tuples(st.just("pass_time"), st.sampled_from([16.0, 64.0, 80.0, 86_400.0])),
 )
 
 
 async def run_events(events: list[tuple[Any, ...]]) -> None:
-    world = World()
+    deployment = ModelDeployment()
     for name, *arguments in events:
-        await getattr(world, name)(*arguments)
+        await getattr(deployment, name)(*arguments)
         await run_ready()
-    await world.close()
-    world.check()
+    await deployment.close()
+    deployment.check()
 
 
 @given(st.lists(EVENTS, min_size=8, max_size=30))

@@ -42,7 +42,7 @@ async def records(url: str) -> AsyncIterator[Records]:
 def replica_with_quotas(
     deployment: IdempotencyDeployment, *, caller: int = 0, tenant: int = 0
 ) -> IdempotencyReplica:
-    """A replica with these quotas."""
+    """Return a replica with these quotas."""
     replica = deployment.replica()
     of_tenant = SimpleNamespace(stored_bytes=tenant)
     replica.runs.quota.apply(SimpleNamespace(stored_bytes=caller, tenant=of_tenant))
@@ -159,12 +159,12 @@ async def test_the_quota_is_read_once_for_each_share(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(acme, "usage", counted)
     for _ in range(MAX_BYTES // 100):
-        async with quota.room("acme", b"alice", 100):
+        async with quota.reserved("acme", b"alice", 100):
             pass
     assert lookup_count <= SHARE + 2
-    async with quota.room("acme", b"alice", MAX_BYTES - 100):
+    async with quota.reserved("acme", b"alice", MAX_BYTES - 100):
         with pytest.raises(QuotaExceeded):
-            async with quota.room("acme", b"alice", 200):
+            async with quota.reserved("acme", b"alice", 200):
                 pass
 
 

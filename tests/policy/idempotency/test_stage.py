@@ -1,4 +1,4 @@
-"""A retried call gets the first outcome and runs its tool once (O12, design decision 16)."""
+"""A retried call gets the first outcome and runs its tool once (O12)."""
 
 import asyncio
 from typing import Any

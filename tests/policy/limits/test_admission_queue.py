@@ -105,7 +105,7 @@ async def test_equal_tenants_take_turns() -> None:
 
 async def test_a_full_queue_refuses_the_caller_with_the_most_waiting_calls() -> None:
     """One caller's backlog keeps no colleague out; further calls of that caller are refused."""
-    floor = AdmissionFloor(1, each=4)
+    floor = AdmissionFloor(1, max_waiting_per_tenant=4)
     for number in range(5):
         await floor.come(f"busy-{number}", "acme", "busy")
     assert not await (await floor.come("busy-5", "acme", "busy"))
@@ -122,7 +122,7 @@ async def test_a_full_queue_refuses_the_caller_with_the_most_waiting_calls() -> 
 @pytest.mark.parametrize("each", [0, 1])
 async def test_the_queue_of_a_tenant_is_bounded(each: int) -> None:
     """A limit of zero means no queue; each tenant has its own."""
-    floor = AdmissionFloor(1, each=each)
+    floor = AdmissionFloor(1, max_waiting_per_tenant=each)
     await floor.come("first", "acme")
     tasks = [await floor.come(f"more-{number}", "acme", f"{number}") for number in range(3)]
     assert [task.done() for task in tasks] == [*([False] * each), *([True] * (3 - each))]

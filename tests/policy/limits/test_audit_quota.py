@@ -190,7 +190,7 @@ class QuotaReplica:
             KeyRing.ephemeral(),
             Redaction(),
             AuditSettings(batch_ms=0),
-            charge=self.limits.recorded,
+            charge=self.limits.charge_record,
         )
         pack = Pack("works")
 
@@ -216,7 +216,7 @@ class QuotaReplica:
         """Make a call that is replayed and recorded; return the limit that refused it, if any."""
 
         async def stored_outcome(call: Call, offer: Any, arguments: Any) -> Outcome:
-            self.limits.recorded(call.caller, RECORD)
+            self.limits.charge_record(call.caller, RECORD)
             return Outcome()
 
         outcome = await self.again(a_call("alice", "acme"), None, None, stored_outcome)  # type: ignore[arg-type]  # not looked at
@@ -231,7 +231,7 @@ def a_call(subject: str, tenant: str) -> Call:
 
 @asynccontextmanager
 async def replicas(url: str, rules: LimitRules) -> AsyncIterator[list[QuotaReplica]]:
-    """Two, on one Valkey."""
+    """Run two replicas on one Valkey."""
     shared_stores = [await open_shared_store(url) for _ in range(2)]
     replicas = [
         QuotaReplica(MemoryRecords(), shared_store, rules) for shared_store in shared_stores

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from gatepost.tools.client import InputRequest, Waiting
-from gatepost.tools.elicitation import Misanswered, check_answer
+from gatepost.tools.elicitation import InvalidAnswer, check_answer
 
 
 class ApprovalUrl:
@@ -37,7 +37,7 @@ class ApprovalUrl:
             return False
         try:
             return bool(check_answer(self._page, answer.result())["action"] != "accept")
-        except Misanswered:
+        except InvalidAnswer:
             return False
 
     async def over(self) -> None:

@@ -93,7 +93,7 @@ class MessageChannel:
         self.record = await revise(self._sessions, self._shared_store, self.session, change)
         return self.record
 
-    async def look(self) -> SessionRecord:
+    async def reload(self) -> SessionRecord:
         """Read the session's record from the store and return it."""
         self.record = await self._sessions.get(self.session.key)
         return self.record
@@ -114,11 +114,13 @@ class MessageChannel:
 
         return await self._shared_store.follow(self._topic, deliver)
 
-    async def leave(self, kind: SignalKind, target_id: str, value: bytes, *, ttl_s: float) -> None:
-        """Store a value for another process to collect."""
+    async def put_value(
+        self, kind: SignalKind, target_id: str, value: bytes, *, ttl_s: float
+    ) -> None:
+        """Store a value for another process to take."""
         await self._shared_store.put(f"{self._topic}/{kind}/{target_id}", value, ttl_s=ttl_s)
 
-    async def collect(self, kind: SignalKind, target_id: str) -> bytes | None:
+    async def take_value(self, kind: SignalKind, target_id: str) -> bytes | None:
         """Remove and return a stored value."""
         return await self._shared_store.take(f"{self._topic}/{kind}/{target_id}")
 
@@ -243,7 +245,7 @@ class SessionRegistry:
         if entry.is_stale or now >= entry.until:
             # The entry is invalid while its record is read; a message meanwhile makes it stale.
             entry.until, entry.is_stale = 0.0, entry.following is None
-            await channel.look()
+            await channel.reload()
             entry.until = now + CACHED_S
         if channel.record.ended:
             self._drop(session_key)

@@ -100,7 +100,7 @@ class PendingClientRequests:
 
     async def expect(self, channel: MessageChannel, identity: str) -> None:
         """Mark this request as open, for all processes."""
-        await channel.leave("asked", identity, b"", ttl_s=self.limit_s)
+        await channel.put_value("asked", identity, b"", ttl_s=self.limit_s)
 
     async def take_in(self, channel: MessageChannel, identity: str, answer: bytes) -> None:
         """
@@ -113,8 +113,8 @@ class PendingClientRequests:
         payload = self._keyring.verify(PURPOSE, identity)
         if payload is None or payload[9:] != channel.session.key:
             return
-        if await channel.collect("asked", identity) is not None:
-            await channel.leave("answer", identity, answer, ttl_s=ANSWER_KEPT_S)
+        if await channel.take_value("asked", identity) is not None:
+            await channel.put_value("answer", identity, answer, ttl_s=ANSWER_KEPT_S)
             await channel.send("answer", identity)
 
     def expect_no_more(self, channel: MessageChannel, identities: Iterable[str]) -> None:
@@ -310,7 +310,7 @@ class SessionClient(StreamClient):
         self, waiting: dict[str, PendingClientRequest], answers: dict[str, Mapping[str, Any]]
     ) -> None:
         for identity in tuple(waiting):
-            answer = await self._request_messages.channel.collect("answer", identity)
+            answer = await self._request_messages.channel.take_value("answer", identity)
             if answer is not None:
                 key = waiting.pop(identity).key
                 answers[key] = _read(answer)
@@ -325,8 +325,8 @@ async def _clear(channel: MessageChannel, identities: Iterable[str]) -> None:
     # Values that cannot be removed now expire later.
     with contextlib.suppress(StoreUnavailable):
         for identity in identities:
-            await channel.collect("asked", identity)
-            await channel.collect("answer", identity)
+            await channel.take_value("asked", identity)
+            await channel.take_value("answer", identity)
 
 
 def _read(answer: bytes) -> Mapping[str, Any]:

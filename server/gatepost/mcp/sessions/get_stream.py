@@ -93,12 +93,12 @@ class SessionNotifications(OpenSessionStream):
     async def catch_up(self) -> None:
         """Read the subscriptions; the stream stays behind until the store answers."""
         changed = self._changed
-        await self.channel.look()
+        await self.channel.reload()
         self._read_change = changed
 
     async def is_needed(self) -> bool:
         """Return whether the session is open and this is still its listener."""
-        record = await self.channel.look()
+        record = await self.channel.reload()
         return not record.ended and record.listener == self.name
 
     @property
@@ -226,7 +226,7 @@ class Replay(OpenSessionStream):
 
     async def is_needed(self) -> bool:
         """Return whether the session is open."""
-        return not (await self.channel.look()).ended
+        return not (await self.channel.reload()).ended
 
     def receive(self, signal: Signal) -> None:
         """Read the log for new events; end when another connection resumes the same stream."""

@@ -87,8 +87,8 @@ class RequestMessages:
         await self._open()
         with contextlib.suppress(StoreUnavailable):
             # A message before the subscription left a stored value or an ended session behind.
-            cancelled = await self.channel.collect("cancel", self.identity.decode()) is not None
-            if cancelled or (await self.channel.look()).ended:
+            cancelled = await self.channel.take_value("cancel", self.identity.decode()) is not None
+            if cancelled or (await self.channel.reload()).ended:
                 self._pull()
 
     def _on_signal(self, signal: Signal) -> None:
@@ -107,7 +107,7 @@ class RequestMessages:
 
     async def _forget(self) -> None:
         with contextlib.suppress(StoreUnavailable):
-            await self.channel.collect("cancel", self.identity.decode())
+            await self.channel.take_value("cancel", self.identity.decode())
 
     def _pull(self) -> None:
         if self._stop is not None:

@@ -235,7 +235,7 @@ class SessionEndpoint:
             return
         # It may run in another process. If it is not subscribed yet, it finds the stored value.
         request_id = identity.decode()
-        await channel.leave("cancel", request_id, b"", ttl_s=CANCELLED_S)
+        await channel.put_value("cancel", request_id, b"", ttl_s=CANCELLED_S)
         await channel.send("cancel", request_id)
 
     async def respond(self, message: IncomingMessage, channel: MessageChannel) -> ExchangeResponse:
@@ -270,7 +270,7 @@ class SessionEndpoint:
         The gate checks a batch only once, and it may hold fifty calls of half a minute. A
         revocation or an ended session must not wait for the last of them.
         """
-        if self._server.tasks.is_out(caller) or (await channel.look()).ended:
+        if self._server.tasks.is_out(caller) or (await channel.reload()).ended:
             raise SESSION_NOT_FOUND
         earlier.check()
 

@@ -96,7 +96,7 @@ class TaskStore:
                 message = f"{max_tasks} tasks are already running, which is the limit."
                 wait_s = self.limits.poll_interval_s
                 raise rate_limited(Failure("rate_limit", message, retry_after=wait_s))
-            async with self._room(tenant, owner, record.weight):
+            async with self._reserved(tenant, owner, record.weight):
                 await tasks.create(record)
         finally:
             self._opening[owner] -= 1
@@ -104,12 +104,12 @@ class TaskStore:
                 del self._opening[owner]
 
     @asynccontextmanager
-    async def _room(self, tenant: str, owner: bytes, size: int) -> AsyncIterator[None]:
+    async def _reserved(self, tenant: str, owner: bytes, size: int) -> AsyncIterator[None]:
         if not size:
             yield
             return
         try:
-            async with self.quota.room(tenant, owner, size):
+            async with self.quota.reserved(tenant, owner, size):
                 yield
         except QuotaExceeded as full:
             wait_s, limit = full.wait_s, full.limit
@@ -146,7 +146,7 @@ class TaskStore:
             is_visible = _visible(edited) != _visible(record)
             if is_visible:
                 edited = _replace(edited, updated_at=self.clock())
-            async with self._room(tenant, record.owner, adds):
+            async with self._reserved(tenant, record.owner, adds):
                 is_stored = await tasks.replace(edited)
             if is_stored:
                 if is_visible or edited.cancelled != record.cancelled:

@@ -285,10 +285,10 @@ PageUrl = Callable[[str, str], str]
 def page_of(resource: str) -> PageUrl:
     """Return the URL function for the dashboard of *resource*."""
     where = Resource(resource)
-    below = f"{where.origin}{SiblingPaths(where).base}/dashboard/approvals/"
+    page_prefix = f"{where.origin}{SiblingPaths(where).base}/dashboard/approvals/"
     # A script's id has a colon, which some software does not accept in a path segment.
     return lambda tenant, request_id: (
-        below.replace(TENANT, tenant) + request_id.replace(":", "-", 1)
+        page_prefix.replace(TENANT, tenant) + request_id.replace(":", "-", 1)
     )
 
 

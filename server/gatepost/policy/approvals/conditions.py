@@ -23,8 +23,8 @@ The most in one condition: `map(x, x + x)` doubles its input, and a chain of the
 """
 MAX_PATTERN, MAX_REPEATED = 200, 100
 """
-The most characters of a pattern, and the largest product of its repetitions (`{3,20}`), which is
-its number of states.
+Maximum number of characters of a pattern, and the largest product of its repetitions (`{3,20}`),
+which is its number of states.
 """
 WRAPS = b"9223372036854775808"
 """The library negates the least integer to itself, so `-arguments.amount > 1` is false for it."""

@@ -197,7 +197,7 @@ def ineligibility(request: ApprovalRequest, approver: Approver) -> str | None:
 
 
 def is_same_person(party: DisplayedParty, approver: Approver) -> bool:
-    """Return whether both are the same person: same issuer and stable id (design, decision 15)."""
+    """Return whether both are the same person: same issuer and stable id."""
     if isinstance(approver, Operator):
         return party.kind == "operator" and party.subject == approver.name
     ids = (party.issuer, party.subject) == (approver.issuer, approver.subject)

@@ -190,7 +190,7 @@ async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> 
     then call it again.
     """
 
-    def is_theirs(decision: ApprovalDecision) -> bool:
+    def is_by_subject(decision: ApprovalDecision) -> bool:
         return (decision.by.issuer, decision.by.subject) == (issuer, subject)
 
     changed = 0
@@ -198,12 +198,12 @@ async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> 
         record: ApprovalRecord | None = stored
         while record is not None:
             details = approval_of(record).details
-            if not any(map(is_theirs, details.request.decisions)):
+            if not any(map(is_by_subject, details.request.decisions)):
                 break
             decisions = tuple(
-                replace(decision, by=ERASED, reason="") if is_theirs(decision) else decision
+                replace(decision, by=ERASED, reason="") if is_by_subject(decision) else decision
                 for decision in details.request.decisions
-                if record.state != "waiting" or not is_theirs(decision)
+                if record.state != "waiting" or not is_by_subject(decision)
             )
             request = replace(details.request, decisions=decisions)
             encoded = msgspec.msgpack.encode(replace(details, request=request))

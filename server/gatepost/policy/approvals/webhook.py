@@ -296,4 +296,4 @@ class OutboxSender:
                     )
         except StoreUnavailable as outage:
             # It will be sent again; the receiver recognizes the duplicate by its id.
-            log.warning("webhook_not_noted", extra={"webhook_id": leased.id, "reason": str(outage)})
+            log.warning("webhook_not_saved", extra={"webhook_id": leased.id, "reason": str(outage)})

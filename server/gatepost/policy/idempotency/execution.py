@@ -32,7 +32,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore, WakeUps
 from gatepost.storage.stored_bytes import weight
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
-from gatepost.tools.interruption import HUNG_UP
+from gatepost.tools.interruption import StopCause
 from gatepost.tools.redacted_call import remark
 from gatepost.tools.runner import GRACE_S
 from gatepost_authz.caller import TenantContext
@@ -117,7 +117,7 @@ class IdempotentExecution:
         except asyncio.CancelledError as cancelled:
             # A client with an idempotency key that lost its connection retries to get the answer; a
             # client that cancels its call does not (T-11, CX-03).
-            still_wanted = HUNG_UP in cancelled.args
+            still_wanted = StopCause.DISCONNECTED in cancelled.args
             raise
         finally:
             self._callers -= 1
@@ -151,7 +151,9 @@ class IdempotentExecution:
     def _reserve(self, size: int) -> AbstractAsyncContextManager[None]:
         owner = self._template.owner
         return (
-            nullcontext() if owner is None else self._quota.room(self.caller.tenant_id, owner, size)
+            nullcontext()
+            if owner is None
+            else self._quota.reserved(self.caller.tenant_id, owner, size)
         )
 
     def _over(self, task: asyncio.Task[None]) -> None:
@@ -303,7 +305,7 @@ class IdempotentExecution:
             except StoreUnavailable:
                 # The call has run; a 503 now would not undo it.
                 self._resolve(ending)
-                log.warning("ending_not_kept", extra={"request_id": self._work.call.request_id})
+                log.warning("result_not_stored", extra={"request_id": self._work.call.request_id})
             if pause_s is not None:
                 await asyncio.sleep(pause_s)
         self._resolve(ending)

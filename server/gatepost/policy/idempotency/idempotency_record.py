@@ -26,7 +26,7 @@ from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError,
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.runner import outcome_of
 from gatepost.tools.stage import Next
-from gatepost.tools.truncation import UNENCODABLE, fit
+from gatepost.tools.truncation import UNENCODABLE, truncate
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
@@ -249,7 +249,7 @@ def _fitted(work: IdempotentWork, outcome: Outcome) -> tuple[CallOutcome, bytes 
         outcome = work.redacted.outcome(outcome)
     if outcome.failure is not None and outcome.failure.kind in RETRIED_KINDS:
         return CallOutcome(outcome), None
-    fitted = fit(outcome, work.tool, work.max_result_bytes)
+    fitted = truncate(outcome, work.tool, work.max_result_bytes)
     return CallOutcome(fitted), keep(fitted)
 
 

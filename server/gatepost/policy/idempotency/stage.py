@@ -1,4 +1,4 @@
-"""A retried call gets the first outcome and runs its tool once (design, decision 16)."""
+"""A retried call gets the first outcome and runs its tool once."""
 
 from collections.abc import Awaitable
 from typing import Any

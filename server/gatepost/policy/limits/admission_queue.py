@@ -7,7 +7,7 @@ from itertools import islice
 
 from gatepost.storage.rate_limits import ConcurrencyCounter
 
-LOOKS = 100
+COMPARED_TENANTS = 100
 """Tenants that are compared when a running call ends: those that have waited longest."""
 
 Waiter = asyncio.Future[bool]
@@ -28,7 +28,7 @@ class AdmissionQueue:
     def __init__(self, concurrency: Mapping[Hashable, ConcurrencyCounter]) -> None:
         self.max_running: float = float("inf")
         """Maximum number of running calls; further calls wait."""
-        self.each = 100
+        self.max_waiting_per_tenant = 100
         """Maximum number of waiting calls of one tenant."""
         self.within_s = 5.0
         """Seconds that a call waits at most."""
@@ -37,9 +37,13 @@ class AdmissionQueue:
         self._concurrency = concurrency
         self._queues: OrderedDict[str, TenantQueue] = OrderedDict()
 
-    def apply(self, *, max_running: float, each: int, within_s: float) -> None:
+    def apply(self, *, max_running: float, max_waiting_per_tenant: int, within_s: float) -> None:
         """Apply these bounds from now on, and begin the waiting calls that fit them."""
-        self.max_running, self.each, self.within_s = max_running, each, within_s
+        self.max_running, self.max_waiting_per_tenant, self.within_s = (
+            max_running,
+            max_waiting_per_tenant,
+            within_s,
+        )
         self.let_in()
 
     async def enter(self, tenant: str, caller: Hashable) -> bool:
@@ -47,7 +51,7 @@ class AdmissionQueue:
         Wait to begin a call; return False if that takes too long or the tenant's queue is full.
         """
         tenant_queue = self._queues.get(tenant) or TenantQueue()
-        if tenant_queue.size >= self.each:
+        if tenant_queue.size >= self.max_waiting_per_tenant:
             last = tenant_queue.last_of_longest(caller)
             if last is None:
                 return False
@@ -97,7 +101,7 @@ class AdmissionQueue:
         return 0 if tenant_queue is None else tenant_queue.size
 
     def _next(self) -> str:
-        return min(islice(self._queues, LOOKS), key=self._running_of)
+        return min(islice(self._queues, COMPARED_TENANTS), key=self._running_of)
 
     def _running_of(self, tenant: str) -> int:
         counter = self._concurrency.get(tenant)

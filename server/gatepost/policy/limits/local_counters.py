@@ -68,7 +68,7 @@ class LocalCounters:
     def __init__(self) -> None:
         self.call_limits: dict[CallLimitsKey, CallLimits] = {}
         """Cached limits by key; cleared when the settings change or the cache is full."""
-        self.audited: dict[PrincipalKey, tuple[AuditQuota, ...]] = {}
+        self.audit_quotas: dict[PrincipalKey, tuple[AuditQuota, ...]] = {}
         """Cached quotas of audit records, by caller."""
         self._shared: dict[SharedKey, SharedLimits] = {}
         self.buckets = Buckets(forgetting=self.forget)
@@ -85,20 +85,20 @@ class LocalCounters:
     def forget(self) -> None:
         """Clear the cached limits; running calls keep counting."""
         self.call_limits.clear()
-        self.audited.clear()
+        self.audit_quotas.clear()
         self._shared.clear()
 
     def audit(
         self, principal: PrincipalKey, rules: LimitRules, now: float
     ) -> tuple[AuditQuota, ...]:
         """Return a caller's quotas of audit records."""
-        cached = self.audited.get(principal)
+        cached = self.audit_quotas.get(principal)
         if cached is not None:
             return cached
         rows = [*caller_quota(rules, principal), *tenant_quota(rules, principal[0])]
         stored_buckets = self.buckets.these([row.bucket for row in rows], now)
         quotas = tuple(map(AuditQuota, rows, stored_buckets))
-        self._keep(self.audited, principal, quotas)
+        self._keep(self.audit_quotas, principal, quotas)
         return quotas
 
     def limits_of(
@@ -135,8 +135,8 @@ class LocalCounters:
             shared_concurrency=shared.shared_concurrency,
             quotas=quotas,
         )
-        if tool is not None and principal not in self.audited:
-            self._keep(self.audited, principal, quotas)
+        if tool is not None and principal not in self.audit_quotas:
+            self._keep(self.audit_quotas, principal, quotas)
         # Do not use the call's key: it would keep a copy of the tool's name for each caller.
         own_key = (*principal, None if tool is None else intern(tool), inner)
         self._keep(self.call_limits, own_key, call_limits)

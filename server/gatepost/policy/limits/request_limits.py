@@ -50,7 +50,7 @@ class CallerRequests:
         if not call_limits.buckets:
             return None
         if call_limits.shared_store is not None:
-            return await limits.shared(call_limits.shared_store, call_limits)
+            return await limits.take_shared(call_limits.shared_store, call_limits)
         if call_limits.take(now := limits.monotonic()):
             return None
         return local_refusal(call_limits, now)
@@ -119,7 +119,9 @@ class AuditedRetries(Stage):
             if any(quota.owes_much for quota in call_limits.quotas)
             else None
         )
-        if shared_store is not None and (refusal := await limits.shared(shared_store, call_limits)):
+        if shared_store is not None and (
+            refusal := await limits.take_shared(shared_store, call_limits)
+        ):
             return refusal
         return await proceed(call, offer, arguments)
 

@@ -75,22 +75,31 @@ class LimitStage(Stage):
         self.queue, self._call_limits = self.counters.queue, self.counters.call_limits
         self.shared_store = shared_store
         self.monotonic = monotonic
-        self._alone = False
+        self._is_store_down = False
         """Whether the shared store did not answer the last request."""
         self.apply(LimitRules())
 
     def apply(
-        self, rules: LimitRules, *, max_running: int = 0, each: int = 100, within_s: float = 5.0
+        self,
+        rules: LimitRules,
+        *,
+        max_running: int = 0,
+        max_waiting_per_tenant: int = 100,
+        within_s: float = 5.0,
     ) -> None:
         """
         Apply these limits from now on; running calls go on.
 
-        In this process *max_running* calls run at once (0: unlimited). At most *each* calls of a
-        tenant wait to begin, for *within_s* seconds.
+        In this process *max_running* calls run at once (0: unlimited). At most
+        *max_waiting_per_tenant* calls of a tenant wait to begin, for *within_s* seconds.
         """
         self.rules = rules
         self.counters.apply(rules.cached_tokens)
-        self.queue.apply(max_running=max_running or ANY, each=each, within_s=within_s)
+        self.queue.apply(
+            max_running=max_running or ANY,
+            max_waiting_per_tenant=max_waiting_per_tenant,
+            within_s=within_s,
+        )
 
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Handle the call; implements `Stage`."""
@@ -106,7 +115,7 @@ class LimitStage(Stage):
         )
         call_limits = self._call_limits.get(key) or self.limits_of(key)
         if call_limits.shared_store is not None:
-            if refusal := await self.shared(call_limits.shared_store, call_limits):
+            if refusal := await self.take_shared(call_limits.shared_store, call_limits):
                 return refusal
         elif not call_limits.take(now := self.monotonic()):
             return local_refusal(call_limits, now)
@@ -139,13 +148,13 @@ class LimitStage(Stage):
             key, self.rules, self.monotonic(), self.shared_store
         )
 
-    def audited(self, caller: TenantContext) -> tuple[AuditQuota, ...]:
+    def audit_quotas_of(self, caller: TenantContext) -> tuple[AuditQuota, ...]:
         """Return the quotas of audit records of a caller and its tenant."""
         return self.counters.audit(caller.principal_key, self.rules, self.monotonic())
 
     def audit_limits_of(self, caller: TenantContext) -> CallLimits:
         """Return limits with a caller's quotas alone; `take` on them only checks for room."""
-        quotas, shared_store = self.audited(caller), self.shared_store
+        quotas, shared_store = self.audit_quotas_of(caller), self.shared_store
         return CallLimits(
             tenant=caller.tenant_id,
             buckets=[quota.bucket for quota in quotas],
@@ -156,17 +165,17 @@ class LimitStage(Stage):
             quotas=quotas,
         )
 
-    def recorded(self, caller: TenantContext, size: int) -> None:
+    def charge_record(self, caller: TenantContext, size: int) -> None:
         """Charge an audit record of *size* bytes to *caller* and its tenant."""
         principal = caller.tenant_id, caller.issuer, caller.subject_kind, caller.subject
-        quotas = self.counters.audited.get(principal)
+        quotas = self.counters.audit_quotas.get(principal)
         now = self.monotonic()
-        for quota in self.audited(caller) if quotas is None else quotas:
+        for quota in self.audit_quotas_of(caller) if quotas is None else quotas:
             bucket, cost_s = quota.bucket, size * quota.row.rate.byte_s
             bucket.charge(now, cost_s)
             bucket.owed_s += cost_s
 
-    async def shared(
+    async def take_shared(
         self, shared_store: TenantSharedStore, call_limits: CallLimits
     ) -> Outcome | None:
         """Take everything a call needs from the shared counters; return a refusal or None."""
@@ -181,16 +190,16 @@ class LimitStage(Stage):
             raise
         except StoreUnavailable as outage:
             owed.give_back()
-            if not self._alone:  # logged once per outage, not for each call
-                self._alone = True
+            if not self._is_store_down:  # logged once per outage, not for each call
+                self._is_store_down = True
                 log.warning("limits_counted_here", extra={"reason": str(outage)})
             now = self.monotonic()
             if not call_limits.take(now):
                 return local_refusal(call_limits, now)
             shared_store.hold(call_limits.shared_concurrency)
             return None
-        if self._alone:
-            self._alone = False
+        if self._is_store_down:
+            self._is_store_down = False
             log.info("limits_counted_together")
         if denial is not None:
             owed.give_back()

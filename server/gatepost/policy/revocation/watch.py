@@ -182,11 +182,11 @@ class Revocations:
         is_first = not self.is_ready
         since = self._clock() - STARTUP_WINDOW_S if is_first else float("-inf")
         self._changes, self._fresh_until = changes, now + READ_WITHIN_S
-        shut = self._suspensions(self._configured) if is_first else ()
+        configured_suspensions = self._suspensions(self._configured) if is_first else ()
         earlier, self._snapshot = {*self._snapshot.revocations}, snapshot
         self.are_holding = bool(snapshot.holds)
         # A hold ends no running call and refuses no token.
-        if shut or any(
+        if configured_suspensions or any(
             not record.is_hold for record in earlier.symmetric_difference(snapshot.revocations)
         ):
             self._update_suspended()
@@ -195,7 +195,7 @@ class Revocations:
                 for record in snapshot.revocations
                 if record not in earlier and record.created_at > since and not record.is_hold
             ]
-            self._on_revoked((*revoked, *shut))
+            self._on_revoked((*revoked, *configured_suspensions))
 
     def _suspensions(self, tenants: Iterable[str]) -> tuple[RevocationRecord, ...]:
         now = self._clock()

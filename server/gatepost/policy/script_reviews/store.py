@@ -255,8 +255,8 @@ def _is_submitter(caller: DisplayedParty, issuer: str, subject: str) -> bool:
 
 
 def _without_approver(review: ScriptReview, issuer: str, subject: str) -> ScriptReview:
-    is_theirs = _is_person(review.approver, issuer, subject)
-    return replace(review, approver=ERASED_APPROVER) if is_theirs else review
+    is_by_person = _is_person(review.approver, issuer, subject)
+    return replace(review, approver=ERASED_APPROVER) if is_by_person else review
 
 
 def _without_person(rejection: Rejection, issuer: str, subject: str) -> Rejection:

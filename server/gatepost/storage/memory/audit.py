@@ -200,7 +200,7 @@ class MemoryAuditStore:
         """Do nothing: records are linked at once."""
 
     async def link_pending(self) -> None:
-        """Do nothing, for the same reason."""
+        """Do nothing: no records wait to be linked."""
 
     async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Add a batch to its chains, all or nothing, durably; raises StoreUnavailable."""

@@ -279,7 +279,7 @@ class SqlAuditStore:
         """Do nothing: records are linked at once, unless a database does otherwise."""
 
     async def link_pending(self) -> None:
-        """Do nothing, for the same reason."""
+        """Do nothing: no records wait to be linked, unless a database does otherwise."""
 
     async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Implement `AuditStore`."""

@@ -28,7 +28,7 @@ MIGRATION_S = 3600.0
 """The deadline of all steps together, in seconds."""
 
 # If two processes migrate at once, one waits for the other and then finds nothing left to do.
-_ALONE = {
+_BEGIN_LOCKED = {
     "sqlite": ("BEGIN IMMEDIATE",),
     # The lock's number is "gatepost" in ASCII; any number that no other program uses would do.
     "postgresql": (
@@ -112,7 +112,7 @@ async def make(database: Database) -> Move:
 
 
 async def _make(database: Database) -> bool:
-    async with database.transaction(*_ALONE[database.dialect]) as connection:
+    async with database.transaction(*_BEGIN_LOCKED[database.dialect]) as connection:
         return await connection.run_sync(_create_tables)
 
 
@@ -128,7 +128,7 @@ def _create_tables(connection: Connection) -> bool:
 
 async def _migrate(database: Database, scripts: Path) -> Move:
     steps = importlib.import_module(MIGRATIONS)
-    async with database.transaction(*_ALONE[database.dialect]) as connection:
+    async with database.transaction(*_BEGIN_LOCKED[database.dialect]) as connection:
         before = await connection.run_sync(_revision)
         if before is not None and not steps.has_revision(scripts, before):
             await check(database)

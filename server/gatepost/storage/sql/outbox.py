@@ -11,7 +11,7 @@ from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import OUTBOX_MESSAGES, insert_into
 
 BATCH = 500
-"""The most rows that one search for the oldest message finds."""
+"""Maximum number of rows that one search for the oldest message finds."""
 
 _FIELDS = [OUTBOX_MESSAGES.c[name] for name in OutboxMessage.__struct_fields__]
 _KEY = (OUTBOX_MESSAGES.c.tenant, OUTBOX_MESSAGES.c.id)

@@ -228,7 +228,7 @@ class SqliteMerger(SqliteConnection):
                     put(execute, heads=[astuple(merged)])
                 frames, is_damaged = wal.read(merged)
                 if is_damaged or is_changed:
-                    extension.doubt(OF_WAL, CHANGED)
+                    extension.add_break(OF_WAL, CHANGED)
                     self.extend(execute, {OF_WAL: ()}, extension.link)
             extension.committed()
             # Resume only now. Without the row, a batch would belong to no write-ahead log. A
@@ -328,11 +328,11 @@ class SqliteMerger(SqliteConnection):
             merged_end = stored_end
         else:
             for chain in (chain for frame in frames for chain in frame.batch):
-                merged.extension.doubt(chain, CHANGED)
+                merged.extension.add_break(chain, CHANGED)
             merged.end(wal.number, merged_end.number, merged_end.hash, merged_end.pruned)
         # This includes a frame that another process has merged while it was being synchronised.
         last = merged_end.number
-        _miss(execute, [frame for frame in frames if frame.number <= last], merged.extension)
+        _note_linked(execute, [frame for frame in frames if frame.number <= last], merged.extension)
         merged.take(wal.number, iter([frame for frame in frames if frame.number > last]))
         return merged_end
 
@@ -349,12 +349,12 @@ class SqliteMerger(SqliteConnection):
         is_over = has_ended(file)  # otherwise more frames could follow
         for frame in merged.take(stored_end.writer, frames_behind(file, stored_end, merged.linker)):
             for chain, new_records in () if is_over else frame.batch.items():
-                merged.extension.leave(chain, new_records)
+                merged.extension.note_reported_elsewhere(chain, new_records)
         end = merged.ends.get(stored_end.writer, stored_end)
         if not is_over or merged.is_full:
             return []
         if is_damaged := has_more(file, end, merged.linker):
-            merged.extension.doubt(OF_WAL, CHANGED)
+            merged.extension.add_break(OF_WAL, CHANGED)
             merged.batch.setdefault(OF_WAL, [])
         merged.end(stored_end.writer, end.number, end.hash, 0)
         return [(file, path, is_damaged)]
@@ -374,11 +374,11 @@ def _doubt_repeated(execute: Execute, merged: Merged) -> None:
             salted = [record.body.decode() for record in new_records if record.side is not None]
             if any(body in records for records in stored_records for body in salted):
                 for doubted_chain in (chain, OF_WAL):
-                    merged.extension.doubt(doubted_chain, CHANGED)
+                    merged.extension.add_break(doubted_chain, CHANGED)
                     merged.batch.setdefault(doubted_chain, [])
 
 
-def _miss(execute: Execute, frames: Sequence[Frame], extension: Extension) -> None:
+def _note_linked(execute: Execute, frames: Sequence[Frame], extension: Extension) -> None:
     """Tell of records of this process that another one has merged, which may have mixed them."""
     batch: dict[ChainKey, list[NewAuditRecord]] = {}
     for frame in frames:
@@ -391,7 +391,7 @@ def _miss(execute: Execute, frames: Sequence[Frame], extension: Extension) -> No
         segments = segments_since(execute, chain, min([record.at for record in new_records]))
         with suppress(Damaged):
             rows = [row for segment in segments for row in rows_of(segment)]
-            extension.missed(stored_head((chain[0], *row[1:])), rows, new_records)
+            extension.note_linked_elsewhere(stored_head((chain[0], *row[1:])), rows, new_records)
 
 
 def _add(batch: dict[ChainKey, list[NewAuditRecord]], frame: Frame) -> None:

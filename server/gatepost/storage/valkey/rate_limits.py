@@ -12,7 +12,9 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Denial
 
 REQUESTS_PER_RUN = 100
-"""The most requests in one run of the script, during which Valkey serves nothing else."""
+"""
+Maximum number of requests in one run of the script, during which Valkey serves nothing else.
+"""
 
 
 KeyedBucket = tuple[bytes, float, float]

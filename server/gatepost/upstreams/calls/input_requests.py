@@ -13,7 +13,7 @@ from gatepost.tools.sampling import Sampling
 from gatepost.upstreams.upstream_server import Allowed, UpstreamServer
 
 MAX_TOGETHER = 8
-"""The most requests that an upstream may have open at once."""
+"""Maximum number of requests that an upstream may have open at once."""
 MAX_MESSAGE = 2_000
 MAX_REQUEST_BYTES = 32_768
 MAX_URL = 2_048

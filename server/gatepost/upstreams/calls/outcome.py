@@ -24,7 +24,7 @@ MAX_MESSAGE = 4_000
 MAX_ANNOTATION_BYTES = 1_000
 MAX_META_BYTES = 16_384
 MAX_VALUES = 100
-"""The most completions that the protocol allows (CompleteResult)."""
+"""Maximum number of completions that the protocol allows (CompleteResult)."""
 UI_KEYS = ("ui", "ui/resourceUri")
 """The members of `_meta` that MCP Apps need; all others are dropped."""
 

@@ -17,7 +17,7 @@ from gatepost.upstreams.transport.reader import outcome_for
 JSON, EVENTS = "application/json", "text/event-stream"
 ERROR_BYTES = 65_536
 SMALL_BYTES = 1_000_000
-"""The most bytes of an answer to discovery or a handshake."""
+"""Maximum number of bytes of an answer to discovery or a handshake."""
 STREAMS = 4
 """The size of a stream of messages, as a multiple of the largest size of one message."""
 

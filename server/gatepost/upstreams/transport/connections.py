@@ -17,7 +17,9 @@ from gatepost.upstreams.transport.stdio_program import ProgramServices
 from gatepost.upstreams.upstream_server import UpstreamServer
 
 IDLE_CONNECTIONS = 1_000
-"""The most idle connections that a process keeps; the least recently used ones end first."""
+"""
+Maximum number of idle connections that a process keeps; the least recently used ones end first.
+"""
 
 ConnectionKey = tuple[str, int, str, tuple[str, ...] | None]
 """

@@ -6,7 +6,8 @@ import msgspec
 
 MAX_LINES = 100_000
 """
-The most lines of one stream before its next event ends; comments and unknown fields count too.
+Maximum number of lines of one stream before its next event ends; comments and unknown fields count
+too.
 """
 MAX_RETRY_MS = 3_600_000
 

@@ -162,8 +162,8 @@ class HttpConnection:
         usable_peer = self._sessions.get(key)
         if usable_peer is None:
             # A server without sessions remembers no capabilities, so any peer is the same.
-            alone = (peer for peer in self._sessions.values() if peer.session_id is None)
-            usable_peer = next(alone, None)
+            peers = (peer for peer in self._sessions.values() if peer.session_id is None)
+            usable_peer = next(peers, None)
         return usable_peer
 
     async def _once(self, key: bytes, make: Callable[[], Awaitable[UpstreamPeer]]) -> UpstreamPeer:

@@ -14,7 +14,10 @@ from gatepost.upstreams.connection import (
 )
 
 MAX_VALUES = 200_000
-"""The most values of one message: a page of a thousand tools with long schemas has half as many."""
+"""
+Maximum number of values of one message: a page of a thousand tools with long schemas has half as
+many.
+"""
 DEFINITIONS_NESTING = 500
 """How deep a list may nest its definitions; a single definition that is too deep is left out."""
 DEFINITIONS = frozenset({"tools", "resources", "resourceTemplates", "prompts"})

@@ -15,7 +15,7 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.transport.incoming import InvalidMessage, ReceivedMessage, UpstreamResponse
 
 MAX_MESSAGES = 10_000
-"""The most messages of one request."""
+"""Maximum number of messages of one request."""
 CHANGE_NOTIFICATIONS = frozenset(
     {
         "notifications/tools/list_changed",

@@ -31,7 +31,7 @@ from gatepost.upstreams.transport.reader import (
 from gatepost.upstreams.transport.stderr_log import StderrLog
 
 MAX_LINE = 16_000_000
-"""The most bytes of one message; no request asks for more."""
+"""Maximum number of bytes of one message; no request asks for more."""
 
 
 class MessageReceiver(Protocol):

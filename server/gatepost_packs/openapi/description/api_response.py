@@ -19,7 +19,7 @@ PROMPT_BYTES = 100_000
 """Longer values are shown in a thread: shortening a deeply nested one takes long."""
 DEPTH = 60
 LEAST = 4
-"""The least bytes of a shortened part: those of `null`."""
+"""Minimum number of bytes of a shortened part: those of `null`."""
 HIDDEN_HEADERS = frozenset(
     {"set-cookie", "connection", "keep-alive", "transfer-encoding", "content-encoding"}
 )
