@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 
-READ = 65_536
+READ_BYTES = 65_536
 AT_ONCE = 200
 SPARE = 500
 """Descriptors that are no streams."""
@@ -92,7 +92,7 @@ class ClientStreams:
     def _read(self, descriptor: int, file: object) -> bytes:
         assert isinstance(file, socket.socket)
         try:
-            data = file.recv(READ)
+            data = file.recv(READ_BYTES)
         except BlockingIOError:
             return b""
         if not data:

@@ -13,7 +13,7 @@ from bench.workload import BenchEndpoint, Workload
 ROOT = Path(__file__).resolve().parents[1]
 CALLS = ("warm", "rotation", "fresh", "document", "alone", "no-token", "garbage")
 PEERS = (*CALLS, "list")
-EVERYTHING = (*PEERS, "progress")
+ALL_WORKLOADS = (*PEERS, "progress")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Contestant:
     title: str
     launch: Callable[[Settings, Path], Launch]
     """From settings and a folder for files; raises Unavailable when it cannot be had."""
-    workloads: tuple[str, ...] = EVERYTHING
+    workloads: tuple[str, ...] = ALL_WORKLOADS
     quick: tuple[str, ...] = ("warm",)
     """What `--quick` leaves of the workloads in its first round."""
     again: tuple[str, ...] = ()
@@ -105,8 +105,8 @@ CONTESTANTS = (
         "gatepost",
         "Gatepost, all controls on",
         shipped,
-        quick=EVERYTHING,
-        again=EVERYTHING,
+        quick=ALL_WORKLOADS,
+        again=ALL_WORKLOADS,
         remembers=True,
         ready_line="Gatepost is ready at",
     ),
@@ -122,8 +122,8 @@ CONTESTANTS = (
         "floor",
         "floor: bare ASGI on uvicorn",
         module("floor"),
-        quick=EVERYTHING,
-        again=EVERYTHING,
+        quick=ALL_WORKLOADS,
+        again=ALL_WORKLOADS,
         one_path=False,
     ),
     Contestant(

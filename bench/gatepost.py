@@ -85,7 +85,7 @@ level = "error"
 """
 """The gate, the protocol and the runner alone."""
 
-HEAD = '''\
+PACK_HEAD = '''\
 """Tools that make the list long."""
 
 from gatepost import CallContext, Pack
@@ -121,7 +121,7 @@ def write_config(
     """
     fillers = range(DEMO_TOOLS, settings.tools)
     if fillers:
-        tools = HEAD + "".join(FILLER.format(number=number) for number in fillers)
+        tools = PACK_HEAD + "".join(FILLER.format(number=number) for number in fillers)
         (folder / "fillers.py").write_text(tools, encoding="utf-8")
     load = [*map(str, further_files), *([str(folder / "fillers.py")] if fillers else [])]
     ring = folder / "keyring.json"

@@ -37,10 +37,12 @@ trusted = true
 """
 """Trusted, because the tool says that it only reads; any other call would wait for approval."""
 
-OWN = Workload("own", "echo of the server itself, 32 connections", "tools/call", "one")
-PROXIED = Workload("proxied", "echo of an upstream, 32 connections", "tools/call", "one")
-ALONE = replace(PROXIED, name="alone", title="the same over one connection", connections=1)
-WORKLOADS = (OWN, PROXIED, ALONE)
+OWN_WORKLOAD = Workload("own", "echo of the server itself, 32 connections", "tools/call", "one")
+PROXIED_WORKLOAD = Workload("proxied", "echo of an upstream, 32 connections", "tools/call", "one")
+ONE_CONNECTION_WORKLOAD = replace(
+    PROXIED_WORKLOAD, name="alone", title="the same over one connection", connections=1
+)
+WORKLOADS = (OWN_WORKLOAD, PROXIED_WORKLOAD, ONE_CONNECTION_WORKLOAD)
 BOTH = ("own", "proxied", "alone")
 THROUGH = ("proxied", "alone")
 
@@ -81,7 +83,7 @@ def gateways(origin: str) -> tuple[Contestant, ...]:
 
     ready_line = "Gatepost is ready at"
     return (
-        Contestant(FLOOR, "floor: bare ASGI", contestants.module("floor"), (OWN.name,)),
+        Contestant(FLOOR, "floor: bare ASGI", contestants.module("floor"), (OWN_WORKLOAD.name,)),
         Contestant(FORWARD, "bare POST", behind(contestants.module("forward")), THROUGH),
         Contestant("stripped", "Gatepost, controls off", gate(gatepost.OFF), BOTH, remembers=True),
         Contestant(
@@ -145,7 +147,7 @@ def upstream_running(bench: RoundRunner) -> Iterator[str]:
     log = folder / "output.log"
     process = BenchProcess.start(launch.command, log=log, cores=cores, env=launch.env)
     try:
-        first_answer(process, BenchEndpoint(port), OWN, None, limit_s=START_S)
+        first_answer(process, BenchEndpoint(port), OWN_WORKLOAD, None, limit_s=START_S)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.stop()
@@ -166,7 +168,9 @@ def start_all(
     for contestant in map(place_of, rows):
         if contestant.name in costs.missing:
             continue
-        workload = workload_of(contestant, OWN if contestant.name == FLOOR else PROXIED)
+        workload = workload_of(
+            contestant, OWN_WORKLOAD if contestant.name == FLOOR else PROXIED_WORKLOAD
+        )
         try:
             process, _ = stack.enter_context(
                 bench.started(contestant, round_, gatepost.DEMO_TOOLS, RoundResults())
@@ -230,7 +234,7 @@ def profile(bench: RoundRunner, servers: Sequence[str], seconds: int) -> str:
                 if not running:
                     parts.append(f"{contestant.title}: {costs.missing[contestant.name]}")
                     continue
-                workload, process = workload_of(contestant, PROXIED), running[0][1]
+                workload, process = workload_of(contestant, PROXIED_WORKLOAD), running[0][1]
                 cpu_us = bench.measure(0, contestant, process, workload, seconds).cpu_us
                 stacks = hotspots.watched(bench, process, contestant, workload, seconds)
             spots = hotspots.from_stacks(stacks or "", cpu_us)

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+PEERS_FOLDER = Path(__file__).resolve().parent
 # Below .venv, so that what cleans, ignores and skips that folder does it for this one too.
-ENVIRONMENT = HERE.parent / ".venv/peers"
-LOCK = HERE / "requirements.lock"
+ENVIRONMENT = PEERS_FOLDER.parent / ".venv/peers"
+LOCK = PEERS_FOLDER / "requirements.lock"
 STAMP = "lock.sha256"
 INSTALL_S = 600
 

@@ -32,7 +32,7 @@ OPERATION_S = 60.0
 SETTLE_S = 30.0
 KEPT_S = 120.0
 """How long the server keeps what its promises need: event logs of ended streams, the longest."""
-KEPT = frozenset(
+KEPT_TYPES = frozenset(
     {
         "gatepost.mcp.sessions.resumable.EventLog",
         "gatepost.mcp.sessions.session.McpSession",
@@ -52,7 +52,7 @@ BOUNDED = frozenset(
     }
 )
 """Types of what a cache of a fixed size holds, or waits a second to be merged."""
-FEW = 40
+MIN_GROWTH = 40
 """So many objects of a type may be more: caches that fill, and what has just begun."""
 MORE_MEMORY, MORE_BYTES = 1.15, 24_000_000
 """What memory may grow by: an allocator gives back whole pages only."""
@@ -94,10 +94,10 @@ class Soak:
             if kind in BOUNDED:
                 continue
             is_gatepost = kind.startswith("gatepost")
-            if (is_gatepost and kind not in KEPT) or (complete and kind != "blocks"):
+            if (is_gatepost and kind not in KEPT_TYPES) or (complete and kind != "blocks"):
                 # What grows with the traffic grows by at least a hundredth of it.
                 operations = self.after.operations - self.before.operations
-                if growth > max(FEW, operations / 100 if is_gatepost else operations / 20):
+                if growth > max(MIN_GROWTH, operations / 100 if is_gatepost else operations / 20):
                     leaks.append(f"{growth} more {kind}, {number} in all")
         max_bytes = self.before.resident * MORE_MEMORY + MORE_BYTES
         if self.after.resident > max_bytes:

@@ -7,10 +7,10 @@ from itertools import count
 from typing import Any
 
 META = "io.modelcontextprotocol/"
-MODERN = "2026-07-28"
-LEGACY = "2025-11-25"
+MODERN_REVISION = "2026-07-28"
+LEGACY_REVISION = "2025-11-25"
 TASKS = {"extensions": {META + "tasks": {}}}
-ACCEPTED = {"action": "accept", "content": {"name": "Ann"}}
+ACCEPTED_FORM = {"action": "accept", "content": {"name": "Ann"}}
 MAX_LINE = 8_000_000
 MAX_SHOWN = 20_000
 """Arguments that an approver can read; longer ones are refused."""
@@ -107,11 +107,11 @@ class BenchTraffic:
     ) -> TrafficConnection:
         """Send one request of 2026-07-28."""
         meta_fields = {
-            META + "protocolVersion": MODERN,
+            META + "protocolVersion": MODERN_REVISION,
             META + "clientCapabilities": capabilities or {},
         }
         name = params.get("name") or params.get("taskId")
-        mirrored = [("MCP-Protocol-Version", MODERN), ("Mcp-Method", method)]
+        mirrored = [("MCP-Protocol-Version", MODERN_REVISION), ("Mcp-Method", method)]
         if name:
             mirrored.append(("Mcp-Name", str(name)))
         body = _message(method, {**params, "_meta": {**meta_fields, **meta}}, next(self._numbers))
@@ -188,7 +188,7 @@ class BenchTraffic:
         """A call that asks, and the next round with the answer."""
         able = {"elicitation": {}}
         needed = await self.call("ask", size, capabilities=able)
-        answers = dict.fromkeys(needed["inputRequests"], ACCEPTED)
+        answers = dict.fromkeys(needed["inputRequests"], ACCEPTED_FORM)
         answered = {"inputResponses": answers, "requestState": needed["requestState"]}
         await self.ask("tools/call", {**_arguments("ask", size), **answered}, capabilities=able)
 
@@ -238,7 +238,7 @@ class BenchTraffic:
         client_request = await (await connection.head()).event()
         while client_request.get("method") != "elicitation/create":
             client_request = await connection.event()
-        answer = {"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPTED}
+        answer = {"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPTED_FORM}
         await self._post(session, json.dumps(answer).encode())
         await connection.answer()
         connection.close()
@@ -260,7 +260,7 @@ class BenchTraffic:
 
     async def _open(self) -> str:
         params = {
-            "protocolVersion": LEGACY,
+            "protocolVersion": LEGACY_REVISION,
             "capabilities": {"elicitation": {}},
             "clientInfo": {"name": "soak", "version": "1"},
         }

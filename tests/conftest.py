@@ -27,10 +27,10 @@ from gatepost.telemetry.logs import OWN_LOGGERS
 from tests.support.client import no_public_authorities
 from tests.support.internet import Internet, small_internet
 from tests.support.issuers import Idp
-from tests.support.measuring import prompt_stops
-from tests.support.stores import POOLED, PgBouncer, Postgres, Valkey, a_sql_url, pgbouncer_program
+from tests.support.measuring import immediate_server_stop
+from tests.support.stores import POOLER, PgBouncer, Postgres, Valkey, a_sql_url, pgbouncer_program
 
-__all__ = ["no_public_authorities", "prompt_stops"]  # fixtures
+__all__ = ["immediate_server_stop", "no_public_authorities"]  # fixtures
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
 for name, examples in (("few", 25), ("many", 40)):
@@ -51,14 +51,14 @@ SLOW_FILES = pytest.StashKey[set[Path]]()
 NAMED_REQUIREMENTS = pytest.StashKey[dict[str, set[str]]]()
 """Ids in `requirement` marks → the folders of tests with them, those that are deselected too."""
 SLOW_WORDS = re.compile(
-    r"mark\.slow|hypothesis|\bPOOLED\b|\b(?:database|sql)_url\b|(?<!self, )\brecords: Records[,)]"
+    r"mark\.slow|hypothesis|\bPOOLER\b|\b(?:database|sql)_url\b|(?<!self, )\brecords: Records[,)]"
 )
 """What stands in a file that makes some test one of `--slow`; fixtures of this file among it."""
 TESTS = Path(__file__).parent
-LONGEST = (TESTS / "longest_files.txt").read_text(encoding="utf-8")
+LONGEST_FILES = (TESTS / "longest_files.txt").read_text(encoding="utf-8")
 """The files that take longest: one that began last would leave the other processes idle."""
-NEUTRAL = frozenset({Path(__file__), TESTS / "support" / "stores.py"})
-"""Files with such a word that make no test slow: this one, and the one that defines `POOLED`."""
+NEUTRAL_FILES = frozenset({Path(__file__), TESTS / "support" / "stores.py"})
+"""Files with such a word that make no test slow: this one, and the one that defines `POOLER`."""
 FROM_TESTS = re.compile(r"^(?:from|import) (tests\.[\w.]+)", re.MULTILINE)
 
 
@@ -95,21 +95,21 @@ def pytest_collection_modifyitems(
             for identifier in mark.args:
                 named.setdefault(identifier, set()).add(item.path.relative_to(tests).parts[0])
     config.stash[NAMED_REQUIREMENTS] = named
-    config.stash[SLOW_FILES] = {item.path for item in items if runs(item, with_slow=True)}
-    wanted = [item for item in items if runs(item, with_slow=config.option.slow)]
+    config.stash[SLOW_FILES] = {item.path for item in items if is_selected(item, with_slow=True)}
+    wanted = [item for item in items if is_selected(item, with_slow=config.option.slow)]
     config.hook.pytest_deselected(items=[*{*items} - {*wanted}])
     items[:] = wanted
     for item in wanted:
         if config.option.slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_S))
     result = yield
-    files = [config.rootpath / "tests" / name for name in LONGEST.split()]
+    files = [config.rootpath / "tests" / name for name in LONGEST_FILES.split()]
     places = {path: place for place, path in enumerate(files)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
     return result
 
 
-def runs(item: pytest.Item, *, with_slow: bool) -> bool:
+def is_selected(item: pytest.Item, *, with_slow: bool) -> bool:
     """Whether a test is among those that are asked for."""
     if item.get_closest_marker("slow"):
         return with_slow
@@ -126,7 +126,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def may_have_slow_tests(file: Path) -> bool:
     """Whether it, a conftest above it, or what they import of the tests makes a test slow."""
     folders = file.relative_to(TESTS).parents[:-1]
-    read, unread = set(NEUTRAL), {file, *(TESTS / folder / "conftest.py" for folder in folders)}
+    read = set(NEUTRAL_FILES)
+    unread = {file, *(TESTS / folder / "conftest.py" for folder in folders)}
     while unread := unread - read:
         found = [_read(one) for one in unread]
         if any(slow for slow, _ in found):
@@ -160,7 +161,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def logging_of_its_own() -> Iterator[None]:
+def isolated_logging() -> Iterator[None]:
     """A command of this process sets up logging; the tests of other files hear as before."""
     root = logging.getLogger()
     handlers = root.handlers
@@ -186,20 +187,20 @@ def idp() -> Iterator[Idp]:
 
 
 @pytest.fixture(scope="session")
-def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
+def shared_internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
     with small_internet(tmp_path_factory.mktemp("internet")) as internet:
         yield internet
 
 
 @pytest.fixture
-def world(internet: Internet) -> Internet:
+def internet(shared_internet: Internet) -> Internet:
     """The small internet, with nothing remembered."""
-    return internet.reset()
+    return shared_internet.reset()
 
 
 @pytest.fixture
-async def outbound_client(world: Internet) -> AsyncIterator[OutboundClient]:
-    async with aclosing(world.client()) as client:
+async def outbound_client(internet: Internet) -> AsyncIterator[OutboundClient]:
+    async with aclosing(internet.client()) as client:
         yield client
 
 
@@ -293,13 +294,13 @@ def valkey(valkey_server: Valkey) -> str:
     return valkey_server.url()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", POOLER])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new database, once for each backend."""
     return "memory:" if request.param == "memory" else a_sql_url(request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", POOLED])
+@pytest.fixture(params=["sqlite", "postgresql", POOLER])
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new database that several processes share, once for each backend."""
     return a_sql_url(request, tmp_path)
@@ -367,7 +368,7 @@ outbox_message = partial(
 """A message that is due and that no process has leased."""
 
 
-async def furnish(records: Records, tenant: str) -> None:
+async def store_records(records: Records, tenant: str) -> None:
     """One record of each kind, and two entries of different subjects."""
     ours = records.of(tenant)
     await ours.tasks.create(task())

@@ -25,14 +25,14 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.file_descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
-from gatepost.runtime.http_server import Certificate, GatepostServer, listen_config
+from gatepost.runtime.http_server import Certificate, GatepostServer, ListenError, listen_config
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.process_reports import reporting
 from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import prepare
 from gatepost.runtime.version import version
-from gatepost.secrets.keyring import KeyRing
+from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
 from gatepost.telemetry.metrics import Meter
@@ -55,6 +55,9 @@ MODULES = (
 
 Fresh = Callable[[], tuple[Config, Toolbox] | None]
 """Reads the configuration again; None if it has errors, which it has reported."""
+
+START_ERRORS = (KeyRingError, LifespanFailed, ListenError, StoreRefused, StoreUnavailable)
+"""What may keep a server from serving; the text of each is for the operator."""
 
 
 def nothing(part: str) -> None:

@@ -173,7 +173,8 @@ def modules_named(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def is_module(name: str) -> bool:
-    """Whether a text is the name of a module of ours."""
+    """Whether a text names a module of ours, with or without a name in it (`module:name`)."""
+    name = name.partition(":")[0]
     if not MODULE.fullmatch(name):
         return False
     place = SOURCE_ROOTS.get(name.split(".")[0], ROOT) / name.replace(".", "/")

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.conftest import LONGEST, SLOW_FILES, may_have_slow_tests
+from tests.conftest import LONGEST_FILES, SLOW_FILES, may_have_slow_tests
 
 
 def test_every_file_in_the_list_of_longest_files_exists() -> None:
     """A renamed file would start late, and the other processes would wait for it."""
-    missing = [name for name in LONGEST.split() if not (ROOT / "tests" / name).is_file()]
+    missing = [name for name in LONGEST_FILES.split() if not (ROOT / "tests" / name).is_file()]
 
     assert missing == []
 

@@ -95,6 +95,16 @@ SAY_IN_CODE = SAY_INSTEAD | {
 """Words that name no value in the packages; names of tests are sentences, and may have them."""
 VAGUE = frozenset({"ALONE", "KEPT", "KNOWN", "MOST", "NOTHING", "ODD", "OURS", "OWN", "SHOWN"})
 """Constants that need a noun: the same one stood for something else in each module."""
+VAGUE_IN_TESTS = re.compile(
+    r"""ACCEPTED|AFTER|ALLOWED|ALSO|ASKED|ASKING|AWAY|BAD|BEFORE|BEGAN|BEGUN|CHANGED|COUNTED
+        |DECLARED|DEEP|DISABLED|DONE|ENABLED|ENDED|ENDS|EVERYBODY|EVERYTHING|FAILS|FAR|FAULTY|FEW
+        |FOUND|GONE|GOOD|HASTY|HEAD|HELD|HERE|HIDDEN|HOOK|HURRIED|INSIDE|KEPT|KNOWN|LEFT|LEGACY
+        |LONG|LOST|MANY|MARK|MODERN|MOST|NAMED|NEW|NO|NOTHING|ODD|OLD|ONE|OPAQUE|OTHERS?|OURS|OWN
+        |PIECES|PLACES|PLAIN|POOLED|RAN|READ|READY|REFUSED|SAID|SHOWN|SLOW|SMALL|STARTED|TOLD|TWO
+        |UNPINNED|VARYING|WANTED|WAYS|WHO|WITHOUT|WORKS|WRITE|WRONG|YES""",
+    re.VERBOSE,
+)
+"""Constants of tests and benchmarks that need a noun."""
 VAGUE_NAMES = frozenset(
     re.findall(
         r"\w+",
@@ -231,6 +241,18 @@ def test_constants_do_not_have_vague_names() -> None:
         f"{path.relative_to(ROOT)}: {name}"
         for path in source_files()
         for name in sorted(VAGUE.intersection(names(path)))
+    ]
+
+    assert found == []
+
+
+def test_constants_of_tests_do_not_have_vague_names() -> None:
+    """`ASKED` was a settings table, an input request and a list of statements."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in other_files()
+        for name in sorted({*contents(path).variables})
+        if VAGUE_IN_TESTS.fullmatch(name)
     ]
 
     assert found == []

@@ -17,47 +17,51 @@ from gatepost.tools.api import Tool
 from gatepost_authz import keyset
 from gatepost_authz.caller import TenantContext
 from tests.support import issuers as f
-from tests.support.client import RawAnswer, exchange, modern, request
+from tests.support.client import RawAnswer, exchange, modern_request, request
 from tests.support.endpoint import JSON, EndpointClient, Response, a_caller
 from tests.support.issuers import (
     ABSENT,
     Idp,
     Signer,
+    base64url_number,
     ec_key,
     ed448_key,
     ed_key,
-    number,
     rsa_key,
     signer,
 )
 from tests.support.measuring import HOLD_S, shortest_hold
 from tests.support.server import CALLS, SAMPLE_TOOLS, Server, running_server
 
-SMALL = {512: (1 << 511) | 1, 768: (1 << 767) | 1}
+SMALL_MODULI = {512: (1 << 511) | 1, 768: (1 << 767) | 1}
 
 
 def with_modulus(modulus: int, **members: Any) -> dict[str, Any]:
-    return f.jwk(rsa_key()) | {"n": number(modulus)} | members
+    return f.jwk(rsa_key()) | {"n": base64url_number(modulus)} | members
 
 
-def spare() -> dict[str, Any]:
+def spare_key() -> dict[str, Any]:
     """A good key beside bad ones, so that the set as a whole is usable."""
     return f.jwk(rsa_key("spare"), "spare")
 
 
-def off_curve() -> dict[str, Any]:
+def key_off_curve() -> dict[str, Any]:
     good = f.jwk(ec_key())
     return good | {"kid": "bad", "y": good["x"]}
 
 
-def infinity() -> dict[str, Any]:
-    return f.jwk(ec_key()) | {"kid": "infinity", "x": number(0, 32), "y": number(0, 32)}
+def key_at_infinity() -> dict[str, Any]:
+    return f.jwk(ec_key()) | {
+        "kid": "infinity",
+        "x": base64url_number(0, 32),
+        "y": base64url_number(0, 32),
+    }
 
 
-def private() -> list[dict[str, Any]]:
+def private_keys() -> list[dict[str, Any]]:
     leaked = f.jwk(rsa_key(), "leaked")
     secret = rsa_key().private_numbers().d
-    return [leaked | {"d": number(secret)}, f.jwk(rsa_key("other"), "other")]
+    return [leaked | {"d": base64url_number(secret)}, f.jwk(rsa_key("other"), "other")]
 
 
 ODD_ENTRIES: dict[str, Any] = {
@@ -68,7 +72,7 @@ ODD_ENTRIES: dict[str, Any] = {
 }
 
 
-def twins() -> list[dict[str, Any]]:
+def keys_of_one_id() -> list[dict[str, Any]]:
     return [f.jwk(rsa_key()), f.jwk(rsa_key("twin")), f.jwk(ec_key("twin"))]
 
 
@@ -79,14 +83,14 @@ def odd_key_sets() -> dict[str, list[Any]]:
         "ed448": f.jwk(ed448_key()),
         "ed448-too": f.jwk(ed448_key()),
         "p384": f.jwk(ec_key("main", "P-384")),
-        "rsa-512": with_modulus(SMALL[512]),
-        "rsa-768": with_modulus(SMALL[768]),
+        "rsa-512": with_modulus(SMALL_MODULI[512]),
+        "rsa-768": with_modulus(SMALL_MODULI[768]),
         "rsa-1024": f.jwk(rsa_key("weak", 1024)),
         "rsa-16384": with_modulus((1 << 16383) | 1),
         "exponent-3": f.jwk(rsa_key("three", 2048, 3)),
-        "exponent-1": good | {"e": number(1)},
-        "off-curve": off_curve(),
-        "infinity": infinity(),
+        "exponent-1": good | {"e": base64url_number(1)},
+        "off-curve": key_off_curve(),
+        "infinity": key_at_infinity(),
         "use-enc": good | {"kid": "bad", "use": "enc"},
         "key-ops": f.jwk(rsa_key(), "bad", use=ABSENT, key_ops=["encrypt"]),
         "oaep": good | {"kid": "bad", "alg": "RSA-OAEP"},
@@ -94,17 +98,17 @@ def odd_key_sets() -> dict[str, list[Any]]:
         "bad-base64": good | {"kid": "bad", "n": "not base64!"},
     } | ODD_ENTRIES
     return {
-        "oct": [{"kty": "oct", "kid": "main", "k": f.b64(b"k" * 32)}, spare()],
+        "oct": [{"kty": "oct", "kid": "main", "k": f.base64url_encoded(b"k" * 32)}, spare_key()],
         "ec": [f.jwk(ec_key())],
         "rs-only": [f.jwk(rsa_key(), alg="RS256")],
         "ed": [f.jwk(ed_key())],
-        "private": private(),
-        "twins": twins(),
-    } | {name: [entry, spare()] for name, entry in bad.items()}
+        "private": private_keys(),
+        "twins": keys_of_one_id(),
+    } | {name: [entry, spare_key()] for name, entry in bad.items()}
 
 
 # Issuers that behave until a test makes them misbehave; each is used by one test on one parser.
-FAULTY = (
+FAULTY_ISSUERS = (
     "slow", "drip", "fails-500", "fails-404", "fails-429", "huge", "html", "array", "null",
     "no-list", "no-keys", "doubled", "redirects", "lies", "rotates", "drops", "replaces", "many",
     "leaver", "flood", "outage", "shares-a", "shares-b", "recovers", "offline",
@@ -126,7 +130,7 @@ def configure(idp: Idp) -> list[dict[str, Any]]:
             "tenants": {"rival-org": "rival"},
         },
     ]
-    sets = odd_key_sets() | {name: [f.jwk(rsa_key())] for name in FAULTY}
+    sets = odd_key_sets() | {name: [f.jwk(rsa_key())] for name in FAULTY_ISSUERS}
     for name, keys in sets.items():
         tables.append({"issuer": idp.issuer(name, keys), "tenant": {"value": name}})
         if name == "shares-b":
@@ -166,7 +170,7 @@ class AttackedServer(Server):
         content_type: str = "application/json",
     ) -> RawAnswer:
         """One request with exactly these extra fields; by default a call of `record_call`."""
-        usual, call = modern("tools/call", {"name": tool, "arguments": {}})
+        usual, call = modern_request("tools/call", {"name": tool, "arguments": {}})
         sent = call if body is None else body
         head: list[tuple[str, str | bytes]] = [
             ("Host", host) for host in ([self.client.authority] if hosts is None else hosts)
@@ -227,7 +231,7 @@ PARSERS = {"httptools": HttptoolsProtocol, "h11": StrictH11Protocol}
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_refresh_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     An issuer may be asked again in half a second instead of five (tests/authz/test_keyset.py).
 
@@ -263,22 +267,24 @@ def server(request: pytest.FixtureRequest) -> Iterator[AttackedServer]:
         yield server
 
 
-DEEP = b"nested deeper than"
+TOO_DEEP_ERROR = b"nested deeper than"
 
 
-async def taken(ctx: CallContext, arguments: Any) -> Outcome:
+async def accept_arguments(ctx: CallContext, arguments: Any) -> Outcome:
     return Outcome(({"type": "text", "text": "taken"},))
 
 
 def endpoint_of(tools: list[Tool]) -> EndpointClient:
     """An endpoint with these tools, that do nothing once their arguments are found to be right."""
-    client = EndpointClient([msgspec.structs.replace(tool, invoke=taken) for tool in tools])
+    client = EndpointClient(
+        [msgspec.structs.replace(tool, invoke=accept_arguments) for tool in tools]
+    )
     client.caller = a_caller(scopes=frozenset[str]().union(*(tool.scopes for tool in tools)))
     return client
 
 
 async def delays_no_other_call(client: EndpointClient, tool: str, arguments: bytes) -> None:
-    fields, body = modern("tools/call", {"name": tool, "arguments": "HERE"})
+    fields, body = modern_request("tools/call", {"name": tool, "arguments": "HERE"})
     body = body.replace(b'"HERE"', arguments)
     answers: list[Response] = []
 
@@ -287,7 +293,9 @@ async def delays_no_other_call(client: EndpointClient, tool: str, arguments: byt
 
     held, limit = await shortest_hold(ask, HOLD_S)
     # Nothing else is wrong with the request, so that the arguments were come to.
-    assert all(one.status == 413 or DEEP in one.body or "result" in one.json for one in answers)
+    assert all(
+        one.status == 413 or TOO_DEEP_ERROR in one.body or "result" in one.json for one in answers
+    )
     assert held < limit, (f"{held * 1000:.1f} ms", f"of {limit * 1000:.1f}", arguments[:200])
 
 
@@ -301,7 +309,7 @@ def object_of(item: bytes, members: int) -> bytes:
     return b"{" + b",".join(b'"k%d":' % n + item for n in range(members)) + b"}"
 
 
-def taking(hint: Any) -> Tool:
+def tool_of_type(hint: Any) -> Tool:
     """A tool that takes one of that type."""
 
     async def tool(ctx: CallContext, value: Any) -> None:
@@ -316,9 +324,9 @@ def taking(hint: Any) -> Tool:
     return pack.tools["tool"]
 
 
-def bringing(schema: Mapping[str, Any]) -> Tool:
+def tool_of_schema(schema: Mapping[str, Any]) -> Tool:
     """A tool that brings that schema of its only argument."""
     root = {"type": "object", "properties": {"value": schema}, "additionalProperties": False}
     pack = Pack("generated")
-    pack.add(name="tool", description="Take it.", input_schema=root, invoke=taken)
+    pack.add(name="tool", description="Take it.", input_schema=root, invoke=accept_arguments)
     return pack.tools["tool"]

@@ -39,7 +39,7 @@ def form_of(arguments: bytes, schema: dict[str, Any] | None = None) -> list[Fiel
     return fields_of(decoded(arguments), schema or {})
 
 
-def typed(arguments: bytes, schema: dict[str, Any], text: str) -> Filled:
+def filled_form(arguments: bytes, schema: dict[str, Any], text: str) -> Filled:
     """Return the first argument after a user types *text*."""
     fields = form_of(arguments, schema)
     return filled(fields, {fields[0].key: text})
@@ -61,7 +61,7 @@ def test_editing_one_argument_does_not_round_numbers_in_others(number: bytes) ->
 @pytest.mark.parametrize("kind", ["number", ["number", "null"], None], ids=str)
 def test_a_number_typed_in_the_form_is_passed_on_unchanged(kind: Any) -> None:
     """`1e999` does not become null."""
-    arguments = typed(b'{"amount": 5}', {"properties": {"amount": {"type": kind}}}, "1e999")
+    arguments = filled_form(b'{"amount": 5}', {"properties": {"amount": {"type": kind}}}, "1e999")
 
     assert not arguments.errors
     assert arguments.encoded(b'{"amount": 5}') == b'{"amount":1e999}'
@@ -69,13 +69,13 @@ def test_a_number_typed_in_the_form_is_passed_on_unchanged(kind: Any) -> None:
 
 def test_a_number_without_a_schema_stays_a_number() -> None:
     """Without a schema, an edited 7 does not become the text "7"."""
-    assert typed(b'{"amount": 5}', {}, "7").encoded(b'{"amount": 5}') == b'{"amount":7}'
+    assert filled_form(b'{"amount": 5}', {}, "7").encoded(b'{"amount": 5}') == b'{"amount":7}'
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '"\\ud800"', "[" * 2_000], ids=str)
 def test_ambiguous_json_in_the_form_is_an_error(text: str) -> None:
     """The form refuses duplicate names, lone surrogates and extreme nesting."""
-    assert typed(b'{"more": {}}', {}, text).errors
+    assert filled_form(b'{"more": {}}', {}, text).errors
 
 
 def test_an_edit_may_not_exceed_the_size_limit_of_arguments() -> None:

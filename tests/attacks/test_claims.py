@@ -22,17 +22,17 @@ def claim(**claims: Any) -> Make:
     return lambda server: server.tokens().token(**claims)
 
 
-def literal(member: str, raw: str) -> Make:
+def with_literal_member(member: str, raw: str) -> Make:
     """The member's value as exactly this JSON text, which Python's encoder would not write."""
     return lambda server: server.tokens().text(member, raw)
 
 
-def spliced(text: str) -> Make:
+def with_member_text(text: str) -> Make:
     """This text before the usual members of the payload."""
     return lambda server: server.tokens().text("pad", f'"",{text}"pad2":""')
 
 
-def ahead(member: str, seconds: int) -> Make:
+def with_later_time(member: str, seconds: int) -> Make:
     return lambda server: server.tokens().token(**{member: int(time.time()) + seconds})
 
 
@@ -44,7 +44,7 @@ def audience(change: Callable[[str], Any]) -> Make:
     return lambda server: server.tokens().token(aud=change(server.client.resource))
 
 
-def typed(typ: str, **claims: Any) -> Make:
+def with_type(typ: str, **claims: Any) -> Make:
     return lambda server: server.tokens().token(header={"typ": typ}, **claims)
 
 
@@ -71,18 +71,18 @@ NOT_TIMES = {
 
 REFUSED_CLAIMS = [
     case("C01", "absent", claim(exp=ABSENT)),
-    *[case("C02", name, literal("exp", raw)) for name, raw in NUMBERS.items()],
-    *[case("C03", name, literal("exp", raw)) for name, raw in NOT_TIMES.items()],
-    case("C04", "10^400", literal("exp", "1" + "0" * 400)),
-    case("C04", "2^53+1", literal("exp", str(2**53 + 1))),
+    *[case("C02", name, with_literal_member("exp", raw)) for name, raw in NUMBERS.items()],
+    *[case("C03", name, with_literal_member("exp", raw)) for name, raw in NOT_TIMES.items()],
+    case("C04", "10^400", with_literal_member("exp", "1" + "0" * 400)),
+    case("C04", "2^53+1", with_literal_member("exp", str(2**53 + 1))),
     case("C04", "year-9999", claim(exp=LAST_SECOND)),
-    case("C05", "long-past", ahead("exp", -3600)),
-    case("C05", "past-the-leeway", ahead("exp", -31)),
-    case("C06", "future", ahead("nbf", 3600)),
-    case("C06", "string", literal("nbf", '"0"')),
-    case("C06", "NaN", literal("nbf", "NaN")),
+    case("C05", "long-past", with_later_time("exp", -3600)),
+    case("C05", "past-the-leeway", with_later_time("exp", -31)),
+    case("C06", "future", with_later_time("nbf", 3600)),
+    case("C06", "string", with_literal_member("nbf", '"0"')),
+    case("C06", "NaN", with_literal_member("nbf", "NaN")),
     case("C06", "boolean", claim(nbf=True)),
-    case("C07", "future", ahead("iat", 3600)),
+    case("C07", "future", with_later_time("iat", 3600)),
     case("C07", "absent", claim(iat=ABSENT)),
     case("C07", "older-than-a-lifetime", claim(iat=1)),
     case("C09", "absent", claim(iss=ABSENT)),
@@ -112,9 +112,9 @@ REFUSED_CLAIMS = [
         for s in ("", ABSENT, None, 7, "x" * 10_000, "a\nb", "a\0b", " alice", "alice ", ["alice"])
     ],
     *[case("C19", repr(c), claim(client_id=c)) for c in ({"id": 1}, ["client-1"], 7, None, ABSENT)],
-    case("C20", "sub", spliced('"sub":"bob",')),
-    case("C20", "aud", spliced('"aud":"x",')),
-    case("C20", "escaped", spliced('"\\u0073ub":"bob",')),
+    case("C20", "sub", with_member_text('"sub":"bob",')),
+    case("C20", "aud", with_member_text('"aud":"x",')),
+    case("C20", "escaped", with_member_text('"\\u0073ub":"bob",')),
     case("C21", "Sub", claim(sub=ABSENT, Sub="alice")),
     case("C21", "EXP", claim(exp=ABSENT, EXP=int(time.time()) + 300)),
     *[
@@ -123,12 +123,12 @@ REFUSED_CLAIMS = [
     ],
     case("C24", "nonce", claim(nonce="n")),
     case("C24", "at_hash", claim(at_hash="h")),
-    case("C24", "id-token", typed("JWT", aud="client-1", nonce="n")),
+    case("C24", "id-token", with_type("JWT", aud="client-1", nonce="n")),
     *[
-        case("C25", typ, typed(typ))
+        case("C25", typ, with_type(typ))
         for typ in ("refresh+jwt", "logout+jwt", "secevent+jwt", "oauth-id-jag+jwt", "dpop+jwt")
     ],
-    case("C25", "introspection", typed("token-introspection+jwt", token_introspection={})),
+    case("C25", "introspection", with_type("token-introspection+jwt", token_introspection={})),
     case("C25", "refresh", claim(typ="Refresh")),
     case("C25", "id", claim(typ="ID")),
     case("C25", "events", claim(events={"http://schemas.openid.net/event/x": {}})),
@@ -136,8 +136,8 @@ REFUSED_CLAIMS = [
     case("D08", "jkt", claim(cnf={"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"})),
     case("C27", "unknown", claim(cnf={"x": "y"})),
     *[case("C27", repr(c), claim(cnf=c)) for c in ("jkt", [], 7, None, {})],
-    case("C28", "deep", literal("x", "[" * 3_000 + "]" * 3_000)),
-    case("C28", "long-integer", literal("x", "1" * 4_301)),
+    case("C28", "deep", with_literal_member("x", "[" * 3_000 + "]" * 3_000)),
+    case("C28", "long-integer", with_literal_member("x", "1" * 4_301)),
     *[
         case("C29", repr(o), claim(org_id=o))
         for o in (ABSENT, None, ["acme"], 7, "", "acme ", "Acme", "unknown", "../acme", "t-acme")
@@ -153,8 +153,8 @@ def test_a_token_with_a_wrong_claim_never_runs_a_tool(server: AttackedServer, ma
 
 ACCEPTED_CLAIMS = [
     case("C05", "fraction", lambda server: server.tokens().text("exp", f"{time.time() + 100:.3f}")),
-    case("C05", "within-the-leeway", ahead("exp", -20)),
-    case("C06", "past", ahead("nbf", -60)),
+    case("C05", "within-the-leeway", with_later_time("exp", -20)),
+    case("C06", "past", with_later_time("nbf", -60)),
     case("C15", "several", audience(lambda aud: ["https://other.example/mcp", aud])),
     case("C21", "extra", claim(Sub="bob", AUD="x")),
     case("C22", "repeated", claim(scope="files:write files:write")),

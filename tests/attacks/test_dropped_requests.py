@@ -146,7 +146,7 @@ META_FIELDS = {"progressToken": "p", META + "logLevel": "debug"}
 KEY = ("idempotency-key", "k")
 
 
-def modern(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[Header]]:
+def modern_post(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[Header]]:
     meta = {
         META + "protocolVersion": VERSION,
         META + "clientCapabilities": CAPABILITIES,
@@ -158,7 +158,7 @@ def modern(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[
     return "POST", message(method, {**params, "_meta": meta}), headers
 
 
-def old(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[Header]]:
+def session_post(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[Header]]:
     return "POST", message(method, {**params, "_meta": META_FIELDS}), [*EVENTS, *more]
 
 
@@ -168,19 +168,19 @@ LISTEN_FILTERS = {
     "resourceSubscriptions": ["doc://one"],
 }
 REQUESTS = {
-    "report": modern("tools/call", name="report"),
-    "report once": modern("tools/call", KEY, name="report"),
-    "last": modern("tools/call", name="last"),
-    "last once": modern("tools/call", KEY, name="last"),
-    "ask": modern("tools/call", name="ask"),
-    "listen": modern("subscriptions/listen", notifications=LISTEN_FILTERS),
-    "read": modern("resources/read", uri="doc://one"),
-    "old report": old("tools/call", name="report"),
-    "old report once": old("tools/call", KEY, name="report"),
-    "old ask": old("tools/call", name="ask"),
-    "old ask once": old("tools/call", KEY, name="ask"),
-    "old level": old("logging/setLevel", level="error"),
-    "old watch": old("resources/subscribe", uri="doc://one"),
+    "report": modern_post("tools/call", name="report"),
+    "report once": modern_post("tools/call", KEY, name="report"),
+    "last": modern_post("tools/call", name="last"),
+    "last once": modern_post("tools/call", KEY, name="last"),
+    "ask": modern_post("tools/call", name="ask"),
+    "listen": modern_post("subscriptions/listen", notifications=LISTEN_FILTERS),
+    "read": modern_post("resources/read", uri="doc://one"),
+    "old report": session_post("tools/call", name="report"),
+    "old report once": session_post("tools/call", KEY, name="report"),
+    "old ask": session_post("tools/call", name="ask"),
+    "old ask once": session_post("tools/call", KEY, name="ask"),
+    "old level": session_post("logging/setLevel", level="error"),
+    "old watch": session_post("resources/subscribe", uri="doc://one"),
     "old stream": ("GET", b"", EVENTS),
     "old end": ("DELETE", b"", EVENTS),
 }
@@ -206,7 +206,7 @@ async def test_a_request_dropped_after_any_step_leaves_no_state_behind(
             session = await server.client.open(capabilities={"elicitation": {}})
             headers = [*REQUESTS[name][2], ("mcp-session-id", session)]
         was_over = await server.exchange(verb, body, headers, steps, dropped=dropped)
-        await settled(server, steps)
+        await wait_until_finished(server, steps)
         kinds = [(sent["type"], sent.get("more_body", False)) for sent in server.sent]
         assert kinds.count(("http.response.start", False)) == bool(kinds)
         assert ("http.response.body", False) not in kinds[:-1]
@@ -214,7 +214,7 @@ async def test_a_request_dropped_after_any_step_leaves_no_state_behind(
             break
 
 
-async def settled(server: SlowServer, steps: int) -> None:
+async def wait_until_finished(server: SlowServer, steps: int) -> None:
     """Wait until nothing is left; say what is, if that does not come."""
 
     async def is_over() -> bool:

@@ -86,7 +86,7 @@ async def test_erasing_an_approver_removes_their_name_grants_and_decisions() -> 
         request for request in requests if b"Bob" in request.details or b"bob" in request.details
     ]
     assert await service.granting.all(ACME) == []
-    assert (await service.get(ACME, half.id)).given == 0  # type: ignore[union-attr]
+    assert (await service.get(ACME, half.id)).approvals_given == 0  # type: ignore[union-attr]
     assert text_of(await replica.call(what="a")) == "a 0 1"
     assert "no" in text_of(await replica.call(what="d"))
     assert await erase_decider(ours.approvals, BOB.issuer, BOB.subject) == 0

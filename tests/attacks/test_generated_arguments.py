@@ -22,15 +22,15 @@ from gatepost.tools.api import Tool
 from gatepost.tools.json_shape import MAX_VALUES
 from gatepost_packs import BUILT_IN
 from tests.attacks.conftest import (
-    bringing,
     delays_no_other_call,
     endpoint_of,
     list_of,
     object_of,
-    taking,
+    tool_of_schema,
+    tool_of_type,
 )
 from tests.support.endpoint_clients import RestEndpoint
-from tests.support.measuring import HOLD_S, collected, shortest_hold
+from tests.support.measuring import HOLD_S, server_garbage_collection, shortest_hold
 
 MAX_BODY_BYTES = LimitsSettings().max_body_bytes
 MAX_ARGUMENT_BYTES = MAX_BODY_BYTES - 1_000
@@ -38,7 +38,7 @@ MAX_ARGUMENT_BYTES = MAX_BODY_BYTES - 1_000
 
 @pytest.fixture(autouse=True)
 def _garbage() -> Iterator[None]:
-    with collected():
+    with server_garbage_collection():
         yield
 
 
@@ -219,7 +219,7 @@ def types(draw: st.DrawFn, depth: int = 3) -> Any:
 @given(types())
 async def test_generated_arguments_of_typed_tools_delay_no_other_call(hint: Any) -> None:
     """The tools take generated types: lists, dictionaries, unions and nested models."""
-    tool = taking(hint)
+    tool = tool_of_type(hint)
     client = endpoint_of([tool])
     for body in _bodies(tool.input_schema, set()):
         await delays_no_other_call(client, tool.name, body)
@@ -262,7 +262,7 @@ async def test_generated_arguments_for_foreign_schemas_delay_no_other_call(
     schema: dict[str, Any],
 ) -> None:
     """The generated schemas have alternatives of lists, of objects and of themselves."""
-    tool = bringing(schema)
+    tool = tool_of_schema(schema)
     client = endpoint_of([tool])
     for body in _bodies(tool.input_schema, set()):
         await delays_no_other_call(client, tool.name, body)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.attacks.conftest import AttackedServer
 from tests.support import issuers as f
-from tests.support.issuers import ABSENT, b64, compact, rsa_key, signer
+from tests.support.issuers import ABSENT, base64url_encoded, compact_jws, rsa_key, signer
 from tests.support.measuring import each
 
 # Which HTTP parser hands it on makes no difference to what a token says.
@@ -32,7 +32,7 @@ def text_header(text: str) -> Make:
     return raw_header((f'{{{text}"typ":"at+jwt","alg":"RS256","kid":"main"}}').encode())
 
 
-def embedded(server: AttackedServer) -> str:
+def with_embedded_key(server: AttackedServer) -> str:
     stranger = rsa_key("stranger")
     return server.tokens().token(
         header={"jwk": f.jwk(stranger, None)}, sign=signer(stranger, "RS256")
@@ -45,7 +45,7 @@ def with_unknown_key(**members: Any) -> Make:
     )
 
 
-def reshaped(change: Callable[[str, str, str], str]) -> Make:
+def with_changed_parts(change: Callable[[str, str, str], str]) -> Make:
     return lambda server: change(*server.tokens().token().split("."))
 
 
@@ -55,7 +55,7 @@ def flattened(head: str, body: str, signature: str) -> str:
 
 def encrypted(server: AttackedServer) -> str:
     header = {"alg": "PBES2-HS256+A128KW", "enc": "A128CBC-HS256", "p2s": "YWJj", "p2c": 2**31}
-    return ".".join([f.encode(header), *(b64(b"x" * 16) for _ in range(4))])
+    return ".".join([f.jws_segment(header), *(base64url_encoded(b"x" * 16) for _ in range(4))])
 
 
 def detached(server: AttackedServer) -> str:
@@ -69,7 +69,7 @@ def unencoded(size: int) -> Make:
     def make(server: AttackedServer) -> str:
         claims = json.dumps(server.tokens().claims(pad="x" * size)).encode()
         header = server.tokens().header(b64=False, crit=["b64"])
-        return compact(header, claims, SIGNER)
+        return compact_jws(header, claims, SIGNER)
 
     return make
 
@@ -85,7 +85,7 @@ def padded(part: int) -> Make:
 
 def standard_alphabet(server: AttackedServer) -> str:
     head, body, signature = server.tokens().token().split(".")
-    plain = base64.b64encode(f.unb64(signature)).rstrip(b"=").decode()
+    plain = base64.b64encode(f.base64url_decoded(signature)).rstrip(b"=").decode()
     return f"{head}.{body}.{plain if plain != signature else '+' + plain[1:]}"
 
 
@@ -107,7 +107,7 @@ TYPES = ("JWT", "dpop+jwt", "logout+jwt", "secevent+jwt", "oauth-id-jag+jwt", "a
 REFUSED_HEADERS = [
     case("H01", "jku", with_unknown_key(jku="http://127.0.0.1:9/keys")),
     case("H01", "x5u", with_unknown_key(x5u="http://127.0.0.1:9/cert")),
-    case("H02", "jwk", embedded),
+    case("H02", "jwk", with_embedded_key),
     case("H03", "x5c", with_unknown_key(x5c=[base64.b64encode(b"certificate").decode()])),
     *[case("H04", name, with_header(kid=kid)) for name, kid in BAD_KIDS.items()],
     case("H04", "10-kB", with_header(kid="k" * 10_000)),
@@ -140,14 +140,14 @@ REFUSED_HEADERS = [
     case("H14", "enc", with_header(enc="A128GCM")),
     case("H14", "zip", with_header(zip="DEF")),
     case("H15", "detached", detached),
-    case("H15", "two-segments", reshaped(lambda h, b, s: f"{h}.{b}")),
-    case("H15", "four-segments", reshaped(lambda h, b, s: f"{h}.{b}.{s}.{s}")),
-    case("H15", "no-header", reshaped(lambda h, b, s: f".{b}.{s}")),
-    case("H15", "only-dots", reshaped(lambda h, b, s: "...")),
-    case("H15", "json", reshaped(flattened), 400),
+    case("H15", "two-segments", with_changed_parts(lambda h, b, s: f"{h}.{b}")),
+    case("H15", "four-segments", with_changed_parts(lambda h, b, s: f"{h}.{b}.{s}.{s}")),
+    case("H15", "no-header", with_changed_parts(lambda h, b, s: f".{b}.{s}")),
+    case("H15", "only-dots", with_changed_parts(lambda h, b, s: "...")),
+    case("H15", "json", with_changed_parts(flattened), 400),
     case("H16", "plus-and-slash", standard_alphabet),
-    case("H16", "space-inside", reshaped(lambda h, b, s: f"{h}. {b}.{s}"), 400),
-    case("H16", "tab-inside", reshaped(lambda h, b, s: f"{h}.\t{b}.{s}"), 400),
+    case("H16", "space-inside", with_changed_parts(lambda h, b, s: f"{h}. {b}.{s}"), 400),
+    case("H16", "tab-inside", with_changed_parts(lambda h, b, s: f"{h}.\t{b}.{s}"), 400),
     *[case("H16", f"padding-{part}", padded(part), 400) for part in (0, 1)],
     case("H16", "padding-2", padded(2)),
 ]

@@ -30,7 +30,7 @@ def head(server: AttackedServer, *fields: str) -> bytes:
     return "\r\n".join((*usual, "Content-Type: application/json", *fields, "", "")).encode()
 
 
-def healthy(server: AttackedServer, *fields: str) -> bytes:
+def health_request(server: AttackedServer, *fields: str) -> bytes:
     lines = ("GET /health HTTP/1.1", f"Host: {server.client.authority}", *fields, "", "")
     return "\r\n".join(lines).encode()
 
@@ -50,11 +50,11 @@ def token_field(server: AttackedServer) -> str:
     return f"Authorization: Bearer {server.tokens().token()}"
 
 
-def settled(server: AttackedServer) -> None:
+def wait_until_read(server: AttackedServer) -> None:
     """Return when the server has read what was sent before: it answers in turn."""
     for _ in range(3):
         with connected(server) as other:
-            other.sendall(healthy(server, "Connection: close"))
+            other.sendall(health_request(server, "Connection: close"))
             assert read_answer(other).status == 200
 
 
@@ -71,15 +71,15 @@ def test_the_unread_body_of_a_refused_request_is_not_parsed_as_a_request(
     server: AttackedServer,
 ) -> None:
     """An `upgrade:` line in the body does not make the parser read a request in it."""
-    smuggled = healthy(server, "X-Padding: 1")
+    smuggled = health_request(server, "X-Padding: 1")
     smuggled += b" " * (len(smuggled) % 2)
     body = b"\r\nupgrade:" * (len(smuggled) // 2) + b"\r\n\r\n" + smuggled
 
     with connected(server) as connection:
         refused_before_its_body(server, connection, len(body))
         connection.sendall(body)
-        settled(server)
-        connection.sendall(healthy(server, "Connection: close"))
+        wait_until_read(server)
+        connection.sendall(health_request(server, "Connection: close"))
         after = statuses(connection)
 
     assert after == [200]
@@ -94,7 +94,7 @@ def test_the_unread_body_of_a_refused_request_is_not_counted_as_a_head(
     with connected(server) as connection:
         refused_before_its_body(server, connection, size)
         connection.sendall(b"x" * size)
-        connection.sendall(healthy(server, "Connection: close"))
+        connection.sendall(health_request(server, "Connection: close"))
         after = statuses(connection)
 
     assert after == [200]
@@ -105,14 +105,14 @@ def test_the_body_of_an_upgrade_request_is_not_parsed_as_a_request(
     server: AttackedServer, pieces: tuple[str, ...]
 ) -> None:
     """The parser skips the body of an upgrade request, also if the field comes in pieces."""
-    smuggled = healthy(server, "Connection: close")
+    smuggled = health_request(server, "Connection: close")
     start = head(server, "Connection: upgrade").removesuffix(b"\r\n")
 
     with connected(server) as connection:
         for piece in (*pieces[:-1], f"{pieces[-1]}Content-Length: {len(smuggled)}\r\n\r\n"):
             connection.sendall(start + piece.encode())
             start = b""
-            settled(server)
+            wait_until_read(server)
         with contextlib.suppress(OSError):
             connection.sendall(smuggled)
             connection.shutdown(socket.SHUT_WR)
@@ -131,7 +131,7 @@ def test_a_connection_serves_many_requests_whose_head_and_body_arrive_apart(
     with connected(server) as connection:
         for _ in range(40):
             connection.sendall(beginning)
-            settled(server)
+            wait_until_read(server)
             connection.sendall(b"{}")
             answered += read_answer(connection).status == 400
 

@@ -10,7 +10,7 @@ import pytest
 from gatepost_authz import keyset
 from tests.attacks.conftest import AttackedServer
 from tests.support import issuers as f
-from tests.support.client import RawAnswer, modern, request
+from tests.support.client import RawAnswer, modern_request, request
 from tests.support.issuers import Receive, Scope, Send, answer, rsa_key, signer
 from tests.support.measuring import each, eventually
 
@@ -28,26 +28,28 @@ def unavailable(server: AttackedServer, token: str) -> RawAnswer:
     return refusal
 
 
-def opens(server: AttackedServer, token: str) -> bool:
+def is_accepted(server: AttackedServer, token: str) -> bool:
     return server.call(token).status == 200
 
 
-async def never(scope: Scope, receive: Receive, send: Send) -> None:
+async def never_answer(scope: Scope, receive: Receive, send: Send) -> None:
     """Take the request and answer nothing until the caller hangs up."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def drip(scope: Scope, receive: Receive, send: Send) -> None:
+async def send_key_set_slowly(scope: Scope, receive: Receive, send: Send) -> None:
     """A key set that begins and goes on a space at a time, as long as the connection is open."""
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b'{"keys":[', "more_body": True})
-    await never(scope, receive, send)
+    await never_answer(scope, receive, send)
 
 
 @pytest.mark.requirement("N01")
-@pytest.mark.parametrize(("issuer", "fault"), [("slow", never), ("drip", drip)])
+@pytest.mark.parametrize(
+    ("issuer", "fault"), [("slow", never_answer), ("drip", send_key_set_slowly)]
+)
 def test_a_slow_issuer_does_not_delay_callers_of_other_issuers(
     server: AttackedServer, issuer: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +67,7 @@ def test_a_slow_issuer_does_not_delay_callers_of_other_issuers(
         assert waiting.result(timeout=9).status == 503
 
 
-FAULTS = {
+FAULTY_RESPONSES = {
     "fails-500": answer(500),
     "fails-404": answer(404),
     "fails-429": answer(429, retry_after="1"),
@@ -73,12 +75,12 @@ FAULTS = {
 
 
 @pytest.mark.requirement("N02")
-@pytest.mark.parametrize("issuer", FAULTS)
+@pytest.mark.parametrize("issuer", FAULTY_RESPONSES)
 def test_an_issuer_without_a_first_answer_leads_to_503_instead_of_401(
     server: AttackedServer, issuer: str
 ) -> None:
     """A 401 would make clients throw a good token away."""
-    server.idp.replace(f"/{issuer}/jwks", FAULTS[issuer])
+    server.idp.replace(f"/{issuer}/jwks", FAULTY_RESPONSES[issuer])
 
     unavailable(server, server.tokens(issuer).token())
 
@@ -91,7 +93,7 @@ def test_a_recovered_issuer_is_noticed(server: AttackedServer) -> None:
     unavailable(server, token)
     server.idp.replace("/recovers/jwks", None)
 
-    eventually(lambda: opens(server, token), within=20)
+    eventually(lambda: is_accepted(server, token), within=20)
 
 
 @pytest.mark.requirement("N03", "H06")
@@ -175,7 +177,7 @@ def test_a_key_that_is_replaced_under_the_same_id_is_fetched(server: AttackedSer
 
     token = server.tokens("replaces").token(sign=OTHER_SIGNER)
 
-    eventually(lambda: opens(server, token), within=20)
+    eventually(lambda: is_accepted(server, token), within=20)
 
 
 @pytest.mark.requirement("N14")
@@ -192,7 +194,7 @@ def test_many_requests_at_once_cause_one_fetch(server: AttackedServer) -> None:
 @pytest.mark.requirement("N15")
 def test_a_caller_that_disconnects_does_not_cancel_the_key_fetch(server: AttackedServer) -> None:
     """All waiting callers share one fetch."""
-    fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
+    fields, body = modern_request("tools/call", {"name": "record_call", "arguments": {}})
     head = [
         ("Host", server.client.authority),
         ("Authorization", f"Bearer {server.tokens('leaver').token()}"),
@@ -226,7 +228,7 @@ def test_a_verdict_is_cached_for_the_whole_token(server: AttackedServer) -> None
 
     server.refused(f"{head}.{body}.{signature[:-8]}AAAAAAAA")
     server.refused(server.tokens().token(jti="shared", sign=OTHER_SIGNER))
-    forged = f.encode(server.tokens().claims(jti="shared", sub="mallory"))
+    forged = f.jws_segment(server.tokens().claims(jti="shared", sub="mallory"))
     server.refused(f"{head}.{forged}.{signature}")
 
     assert server.accepted(victim).subject == "alice"
@@ -248,8 +250,8 @@ def test_a_flood_of_unknown_key_ids_causes_few_key_fetches(
 
     with ThreadPoolExecutor(len(tokens)) as pool:
         answers = pool.map(server.call, tokens)
-        assert opens(server, known_token)
-        assert opens(server, server.tokens("flood").token())
+        assert is_accepted(server, known_token)
+        assert is_accepted(server, server.tokens("flood").token())
         statuses = [reply.status for reply in answers]
 
     assert set(statuses) == {401, 503}

@@ -9,7 +9,7 @@ from gatepost.tools.cpu_thread import MAX_WAITING
 from gatepost_packs import demo
 from tests.support.endpoint import EndpointClient, Response, a_caller
 from tests.support.endpoint_clients import RestEndpoint
-from tests.support.measuring import HOLD_S, collected, shortest_hold
+from tests.support.measuring import HOLD_S, server_garbage_collection, shortest_hold
 
 BOB = a_caller(tenant_id="globex", subject="bob")
 LONG_BODY = json.dumps({"zz": '\\"' * 300_000}).encode()
@@ -104,6 +104,6 @@ async def test_a_batch_of_millions_of_messages_is_refused_before_it_is_parsed() 
     async def send() -> None:
         assert (await client.send(body)).error == (413, -32600)
 
-    with collected():
+    with server_garbage_collection():
         hold_s, limit = await shortest_hold(send, HOLD_S)
     assert hold_s < limit

@@ -105,16 +105,16 @@ async def test_a_batch_is_served_whole_within_the_leeway_of_its_token() -> None:
     assert [answer["id"] for answer in answers if "result" in answer] == [*NUMBERS]
 
 
-def main(idp: Idp, **settings: Any) -> dict[str, Any]:
+def main_issuer(idp: Idp, **settings: Any) -> dict[str, Any]:
     return issuer_settings(idp, tenants={"acme": "acme", "globex": "globex"}, **settings)
 
 
 CHANGES = [
-    ("nothing", lambda idp: {"issuers": [main(idp)]}, False),
+    ("nothing", lambda idp: {"issuers": [main_issuer(idp)]}, False),
     ("suspended", lambda idp: {"tenancy": {"suspended": ["acme"]}}, True),
     ("another suspended", lambda idp: {"tenancy": {"suspended": ["globex"]}}, False),
     ("issuer removed", lambda idp: {"issuers": [issuer_settings(idp, "other")]}, True),
-    ("issuer disabled", lambda idp: {"issuers": [main(idp, enabled=False)]}, True),
+    ("issuer disabled", lambda idp: {"issuers": [main_issuer(idp, enabled=False)]}, True),
     (
         "tenant removed",
         lambda idp: {"issuers": [issuer_settings(idp, tenants={"globex": "globex"})]},
@@ -130,7 +130,7 @@ async def test_tasks_end_when_a_reload_removes_trust_in_their_caller(
     """Tasks of an issuer that is no longer trusted ran for hours, also after a restart."""
     with Idp() as idp:
         settings = {"tools": {}, "workspace": {"root": str(tmp_path)}}
-        before = configuration(8000, [main(idp)], **settings)
+        before = configuration(8000, [main_issuer(idp)], **settings)
         toolbox = load(msgspec.convert(before, Config).tools)
         caller: TenantContext = a_caller(issuer=idp.issuer("main"))
         stranger = a_caller(issuer="https://never.example.com")

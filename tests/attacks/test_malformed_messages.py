@@ -13,9 +13,9 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.headers import LONGEST_REMEMBERED
 from tests.attacks.conftest import AttackedServer, serving
-from tests.support.client import RawAnswer, exchange, modern, request
+from tests.support.client import RawAnswer, exchange, modern_request, request
 from tests.support.connections import HOST, RecordedEdge, ask
-from tests.support.measuring import each, steps
+from tests.support.measuring import count_lines, each
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"record_call"}}'
 INITIALIZE = (
@@ -85,7 +85,7 @@ def test_a_suspended_tenant_cannot_call_in_a_batch(server: AttackedServer) -> No
 @pytest.mark.parametrize("field", ["Authorization", "Mcp-Name"])
 def test_trailer_fields_are_not_used_as_headers(server: AttackedServer, field: str) -> None:
     """A trailer would bypass what a proxy checks or strips in the head (RFC 9110 6.5.1)."""
-    fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
+    fields, body = modern_request("tools/call", {"name": "record_call", "arguments": {}})
     fields += [("Host", server.client.authority), ("Content-Type", "application/json")]
     fields += [("Authorization", f"Bearer {server.tokens().token()}"), ("Connection", "close")]
     late = next(f"{name}: {value!s}" for name, value in fields if name == field)
@@ -211,4 +211,4 @@ def test_reading_the_largest_body_takes_no_python_step_per_token(body: bytes) ->
         with contextlib.suppress(jsonrpc.JsonRpcError):
             jsonrpc.read(body)
 
-    assert 0 < steps(read) < len(body) / 20
+    assert 0 < count_lines(read) < len(body) / 20

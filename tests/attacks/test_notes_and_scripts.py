@@ -14,12 +14,12 @@ from gatepost_packs.vault.front_matter import merged, split
 from gatepost_packs.vault.full_text import query_of
 from gatepost_packs.vault.index import TABLES
 from gatepost_packs.vault.note import NoteLink
-from tests.support.measuring import steps
+from tests.support.measuring import count_lines
 
 AT_ONCE = 1_000
 
 
-def bomb(levels: int) -> str:
+def yaml_bomb(levels: int) -> str:
     """Mappings that take in one another, ten times each."""
     lines = ["a0: &a0 {x: 1}"]
     for level in range(1, levels + 1):
@@ -30,10 +30,10 @@ def bomb(levels: int) -> str:
 
 def test_front_matter_with_exponential_yaml_aliases_is_refused_quickly() -> None:
     """Eight such lines took minutes and gigabytes before any limit applied."""
-    few, many = steps(lambda: split(bomb(2))), steps(lambda: split(bomb(5)))
+    few, many = count_lines(lambda: split(yaml_bomb(2))), count_lines(lambda: split(yaml_bomb(5)))
 
     assert many < few + 100_000
-    assert (split(bomb(5)).problem or "").startswith(
+    assert (split(yaml_bomb(5)).problem or "").startswith(
         "The front matter is too large with its YAML aliases"
     )
 
@@ -72,7 +72,7 @@ def test_links_to_a_name_that_many_files_share_are_resolved_quickly(
 
     assert [leads for _, leads in resolved] == [f"{at}/n.md" for at in range(AT_ONCE)]
     assert lookup.backlinks(rows, "7/n.md")[0] == [("index.md", "")]
-    assert steps(lambda: lookup.links_of(rows, "index.md", links)) < 2_500_000
+    assert count_lines(lambda: lookup.links_of(rows, "index.md", links)) < 2_500_000
 
 
 def test_finding_similar_names_takes_a_bounded_number_of_steps(rows: sqlite3.Connection) -> None:
@@ -82,7 +82,7 @@ def test_finding_similar_names_takes_a_bounded_number_of_steps(rows: sqlite3.Con
     target = "ab" * 20
 
     assert lookup.similar(rows, target)
-    assert steps(lambda: lookup.similar(rows, target)) < 1_000_000
+    assert count_lines(lambda: lookup.similar(rows, target)) < 1_000_000
 
 
 @pytest.mark.parametrize("text", ["a ", "# a\n", "| a | b |\n", "a" * 30 + " "])

@@ -21,9 +21,9 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.secret import KEYWORD
 from gatepost_packs.openapi.description.reading import DEPTH, DescriptionUnreadable, canonical
-from tests.attacks.conftest import taken
+from tests.attacks.conftest import accept_arguments
 from tests.support.endpoint import a_caller
-from tests.support.measuring import each, steps
+from tests.support.measuring import count_lines, each
 
 
 class WordRow(BaseModel):
@@ -52,7 +52,7 @@ def test_repeated_parts_of_a_secret_are_searched_in_few_steps(
     redactor = REDACTOR.with_values([("TOKEN", literal)])
     text = literal[-6:-2] * 4_000
     secrets: list[bytes] = []
-    taken = steps(lambda: secrets.append(redactor.clean(text).encode()))
+    taken = count_lines(lambda: secrets.append(redactor.clean(text).encode()))
     assert taken < 60_000
     assert secrets == [b"[REDACTED:TOKEN]"]
 
@@ -186,7 +186,7 @@ def _tools() -> Runner:
             "type": "object",
             "properties": {"token": {"type": "string", KEYWORD: True}, "text": texts},
         },
-        invoke=taken,
+        invoke=accept_arguments,
     )
     return Runner(Registry(pack.tools.values()), context_for=lambda call: cast("Any", None))
 

@@ -12,7 +12,12 @@ from gatepost.mcp.sessions.resumable import FINISHED_S, EventLog, EventLogs
 from gatepost.mcp.sessions.settings import MAX_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.support.client_requests import ACCEPTED, next_request, opened, said_in_session
+from tests.support.client_requests import (
+    ACCEPTED_FORM,
+    next_request,
+    opened_pair,
+    session_result_text,
+)
 from tests.support.endpoint import JSON, EndpointClient, a_caller, message
 from tests.support.endpoint_clients import EndpointPair
 from tests.support.measuring import ManualClock
@@ -21,7 +26,7 @@ from tests.support.runners import run_until
 WITHIN_S = 10
 
 
-def notes(replicas: EndpointPair, kind: str) -> list[str]:
+def stored_notes(replicas: EndpointPair, kind: str) -> list[str]:
     """The notes of one kind at the shared store."""
     stored = replicas.one.shared_store.of("acme")._notes  # type: ignore[attr-defined]
     return [name for name in stored if f"/{kind}/" in name]
@@ -35,35 +40,36 @@ async def waiting_call(replicas: EndpointPair, identity: Any = 7) -> Any:
 
 async def test_answers_are_stored_only_for_pending_client_requests() -> None:
     """A caller could store megabytes by answering old client requests again and again."""
-    replicas = await opened()
+    replicas = await opened_pair()
     live, once = await waiting_call(replicas)
-    assert await replicas.answer(replicas.two, once, result=ACCEPTED) == 202
-    assert await said_in_session(live) == (False, "accept Ann")
+    assert await replicas.answer(replicas.two, once, result=ACCEPTED_FORM) == 202
+    assert await session_result_text(live) == (False, "accept Ann")
     live, never = await waiting_call(replicas)
     await replicas.cancel(replicas.two, 7)
     await live.over()
 
     async def is_cleared() -> bool:
-        return notes(replicas, "asked") == []
+        return stored_notes(replicas, "asked") == []
 
     await run_until(is_cleared)
     for identity in (once, never):
-        assert await replicas.answer(replicas.two, identity, result=ACCEPTED) == 202
-    assert notes(replicas, "answer") == []
+        assert await replicas.answer(replicas.two, identity, result=ACCEPTED_FORM) == 202
+    assert stored_notes(replicas, "answer") == []
 
 
 async def test_a_client_request_is_answered_once() -> None:
     """A second answer is ignored, also if it arrives before the first is read."""
-    replicas = await opened()
+    replicas = await opened_pair()
     live, identity = await waiting_call(replicas)
     refused = {"action": "decline"}
     answers = [
-        replicas.answer(replicas.two, identity, result=answer) for answer in (ACCEPTED, refused)
+        replicas.answer(replicas.two, identity, result=answer)
+        for answer in (ACCEPTED_FORM, refused)
     ]
 
     assert await asyncio.gather(*answers) == [202, 202]
-    assert await said_in_session(live) == (False, "accept Ann")
-    assert notes(replicas, "answer") == notes(replicas, "asked") == []
+    assert await session_result_text(live) == (False, "accept Ann")
+    assert stored_notes(replicas, "answer") == stored_notes(replicas, "asked") == []
 
 
 pack = Pack("talks")

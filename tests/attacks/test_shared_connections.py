@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.attacks.conftest import AttackedServer, Fields
-from tests.support.client import RawAnswer, modern, read_answer, request
+from tests.support.client import RawAnswer, modern_request, read_answer, request
 from tests.support.server import CALLS
 
 
@@ -18,7 +18,7 @@ class SharedConnection:
 
     def call(self, token: str, *more: tuple[str, str], host: str = "", size: int = 0) -> RawAnswer:
         """A call of the record_call tool in one packet; *size* of white space behind it."""
-        usual, body = modern("tools/call", {"name": "record_call", "arguments": {}})
+        usual, body = modern_request("tools/call", {"name": "record_call", "arguments": {}})
         body += b" " * size
         fields: Fields = [
             ("Host", host or self._site.client.authority),

@@ -11,15 +11,21 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, Json, create_model
 
 from gatepost import CallContext, Pack
-from tests.attacks.conftest import bringing, delays_no_other_call, endpoint_of, object_of, taking
-from tests.support.client import modern
+from tests.attacks.conftest import (
+    delays_no_other_call,
+    endpoint_of,
+    object_of,
+    tool_of_schema,
+    tool_of_type,
+)
+from tests.support.client import modern_request
 from tests.support.endpoint import JSON, EndpointClient
-from tests.support.measuring import HOLD_S, collected, shortest_hold
+from tests.support.measuring import HOLD_S, server_garbage_collection, shortest_hold
 
 
 @pytest.fixture(autouse=True)
 def _garbage() -> Iterator[None]:
-    with collected():
+    with server_garbage_collection():
         yield
 
 
@@ -81,7 +87,7 @@ async def test_slow_pydantic_validation_delays_no_other_caller(hint: Any, body: 
     """The arguments are numbers with one hash, or lists whose items are all invalid."""
     if b"%b" in body:
         body %= b"{" + b",".join(b'"%b":1' % number for number in _multiples(13_000)) + b"}"
-    tool = taking(hint)
+    tool = tool_of_type(hint)
     await delays_no_other_call(endpoint_of([tool]), tool.name, body)
 
 
@@ -115,7 +121,7 @@ async def test_a_slow_validator_delays_no_other_caller(
     schema: dict[str, Any], items: list[bytes]
 ) -> None:
     """Many options and bounds are compared one by one, and every item is an error."""
-    tool = bringing(schema)
+    tool = tool_of_schema(schema)
     await delays_no_other_call(endpoint_of([tool]), tool.name, _listing(iter(items)))
 
 
@@ -132,7 +138,7 @@ async def test_errors_that_each_copy_an_object_delay_no_other_caller(
     schema: dict[str, Any], members: int
 ) -> None:
     """Without a limit, their size would grow with the square of the object."""
-    tool = bringing({"type": "object", **schema})
+    tool = tool_of_schema({"type": "object", **schema})
     await delays_no_other_call(
         endpoint_of([tool]), tool.name, b'{"value":%b}' % object_of(b"1", members)
     )
@@ -140,9 +146,9 @@ async def test_errors_that_each_copy_an_object_delay_no_other_caller(
 
 async def test_simultaneous_long_bodies_block_the_loop_no_longer_than_one() -> None:
     """Threads that compute side by side would hold the interpreter lock in turn."""
-    tool = taking(list[Annotated[str, Field(pattern="^[a-z]+$")]])
+    tool = tool_of_type(list[Annotated[str, Field(pattern="^[a-z]+$")]])
     client = endpoint_of([tool])
-    fields, body = modern("tools/call", {"name": tool.name, "arguments": "HERE"})
+    fields, body = modern_request("tools/call", {"name": tool.name, "arguments": "HERE"})
     body = body.replace(b'"HERE"', _listing(iter([b'"1111"'] * 39_000)))
 
     async def ask() -> None:
@@ -163,9 +169,9 @@ def _never(value: str) -> str:
 @pytest.mark.parametrize("count", [1, 400, 39_000])
 async def test_refused_arguments_are_freed(count: int) -> None:
     """Errors of a Python validator formed a reference cycle that no collector could see."""
-    tool = taking(list[Annotated[str, AfterValidator(_never)]])
+    tool = tool_of_type(list[Annotated[str, AfterValidator(_never)]])
     client = endpoint_of([tool])
-    fields, body = modern("tools/call", {"name": tool.name, "arguments": "HERE"})
+    fields, body = modern_request("tools/call", {"name": tool.name, "arguments": "HERE"})
     body = body.replace(b'"HERE"', _listing(iter([b'"no"'] * count)))
 
     for _ in range(3):

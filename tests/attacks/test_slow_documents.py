@@ -9,7 +9,7 @@ from gatepost_packs.openapi import lookup
 from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.reading import canonical
 from gatepost_packs.web.page_worker import answer
-from tests.support.measuring import steps
+from tests.support.measuring import count_lines
 
 RANDOM_BYTES = random.Random(4)  # the same words in every run
 
@@ -47,7 +47,7 @@ async def test_the_number_of_compared_path_templates_is_limited(
     text = str({"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": paths})
     document = ApiDescription(canonical(text.encode()))
     path = _word()
-    compared = steps(lambda: lookup._similar_templates(document.entries, path))
+    compared = count_lines(lambda: lookup._similar_templates(document.entries, path))
     assert compared < 400_000
     with pytest.raises(ToolFailure, match="There is no GET"):
         await lookup.described(document, path, "GET", api="it")

@@ -12,9 +12,9 @@ from gatepost.policy.approvals.conditions import Condition, ConditionVariables
 from gatepost_packs.gitlab.api_request import gitlab_response
 from gatepost_packs.openapi.description.api_response import shown_body
 from gatepost_packs.openapi.errors import refusal_of
-from tests.support.client_requests import next_request, opened
+from tests.support.client_requests import next_request, opened_pair
 from tests.support.endpoint import EndpointClient, message
-from tests.support.measuring import HOLD_S, collected, shortest_hold
+from tests.support.measuring import HOLD_S, server_garbage_collection, shortest_hold
 
 SLOW_NUMBER = b"1e308"
 """What msgspec's own parser takes ten microseconds for, and Python's a tenth of one."""
@@ -24,7 +24,7 @@ pack = Pack("mirrors")
 
 @pytest.fixture(autouse=True)
 def _garbage() -> Iterator[None]:
-    with collected():
+    with server_garbage_collection():
         yield
 
 
@@ -49,7 +49,7 @@ async def test_slow_numbers_in_client_capabilities_do_not_block_the_loop() -> No
 
 async def test_slow_numbers_in_the_answer_to_a_client_request_do_not_block_the_loop() -> None:
     """A client of an older revision answers with a message of its own."""
-    replicas = await opened("2025-11-25")
+    replicas = await opened_pair("2025-11-25")
 
     async def converse() -> None:
         live = replicas.call(replicas.one, "ask_name")

@@ -11,7 +11,7 @@ from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
 from tests.support import client_requests
 from tests.support.endpoint import (
-    DECLARED,
+    DECLARED_META,
     JSON,
     META,
     VERSION,
@@ -117,7 +117,7 @@ MAX_QUERIES = 8
 """More queries than any of these makes before it is answered."""
 
 
-async def tried(
+async def statuses_during_outages(
     server: ServerWithOutages, body: bytes, headers: list[tuple[str, str]], verb: str
 ) -> list[int]:
     """The statuses, as the stores go away one query later each time."""
@@ -142,11 +142,11 @@ async def test_a_request_during_a_store_outage_is_answered_with_its_id(
     server: ServerWithOutages, method: str, params: dict[str, Any], more: dict[str, str]
 ) -> None:
     """A client waits for an answer with the id of its request (J-01)."""
-    full_params = {**params, "_meta": {META + "protocolVersion": VERSION, **DECLARED}}
+    full_params = {**params, "_meta": {META + "protocolVersion": VERSION, **DECLARED_META}}
     named = params.get("name") or params.get("taskId")
     headers = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", method), *more.items()]
     headers += [("mcp-name", named)] if named else []
-    statuses = await tried(server, message(method, full_params), headers, "POST")
+    statuses = await statuses_during_outages(server, message(method, full_params), headers, "POST")
 
     assert statuses[0] == 503
     assert set(statuses) - {503} <= {0, 200, 400}
@@ -159,7 +159,7 @@ async def test_a_session_survives_a_store_outage(
     """The client gets 503 instead of 404, which would make it open a new session."""
     session = ("mcp-session-id", await server.open())
     accept = ("accept", "text/event-stream, application/json")
-    statuses = await tried(server, body, [JSON, accept, session], verb)
+    statuses = await statuses_during_outages(server, body, [JSON, accept, session], verb)
 
     assert statuses[0] == 503
     expected = {204, 404} if verb == "DELETE" else {200, 202}

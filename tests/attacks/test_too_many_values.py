@@ -29,7 +29,7 @@ from gatepost.tools.json_shape import (
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.redaction import is_large
 from gatepost.tools.schema_branches import branching_of
-from tests.support.client import modern
+from tests.support.client import modern_request
 from tests.support.endpoint import JSON as JSON_BODY
 from tests.support.endpoint import EndpointClient, Response, a_caller
 from tests.support.endpoint_clients import RestEndpoint
@@ -119,7 +119,7 @@ def _many(values: int) -> bytes:
 
 
 def _body(tool: str, arguments: bytes) -> tuple[list[tuple[str, str]], bytes]:
-    fields, body = modern("tools/call", {"name": tool, "arguments": "HERE"})
+    fields, body = modern_request("tools/call", {"name": tool, "arguments": "HERE"})
     return [JSON_BODY, *fields], body.replace(b'"HERE"', arguments)
 
 

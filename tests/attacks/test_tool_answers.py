@@ -32,14 +32,14 @@ class Unspeakable(Exception):
     __repr__ = __str__
 
 
-def itself() -> dict[str, Any]:
+def self_containing_object() -> dict[str, Any]:
     circle: dict[str, Any] = {}
     circle["again"] = circle
     return circle
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
+def captured_logs() -> Iterator[None]:
     """Failures are logged at length, which takes longer than all else."""
     with capture_logs():
         yield
@@ -54,7 +54,7 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     "half a character in a list": lambda: [HALF_SURROGATE],
     "half a character in a block": lambda: text(f"a{HALF_SURROGATE}"),
     "no text": lambda: text(math.nan),
-    "a circle": lambda: Outcome((itself(),)),
+    "a circle": lambda: Outcome((self_containing_object(),)),
     "no blocks": lambda: Outcome(None),  # type: ignore[arg-type]
     "a text for blocks": lambda: Outcome("abc"),  # type: ignore[arg-type]
     "objects for blocks": lambda: Outcome((object(),)),  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def tools(work: Callable[[], Any]) -> Pack:
     return pack
 
 
-def failed(response: Response) -> None:
+def assert_failed(response: Response) -> None:
     """A failed call that names its reference; the JSON is whole."""
     result = response.json["result"]
     assert response.status == 200
@@ -96,14 +96,16 @@ def failed(response: Response) -> None:
     assert "request-1" in result["content"][0]["text"]
 
 
-async def everywhere(work: Callable[[], Any]) -> None:
+async def call_over_each_protocol(work: Callable[[], Any]) -> None:
     """By each way to write a tool, over each protocol."""
     client = EndpointClient(tools(work).tools.values())
     inner = RestEndpoint(client.runner, client.registry)
     session = await client.open()
     for name in ("here", "apart", "added"):
-        failed(await client.call(name))
-        failed(await client.within(session, message("tools/call", {"name": name, "arguments": {}})))
+        assert_failed(await client.call(name))
+        assert_failed(
+            await client.within(session, message("tools/call", {"name": name, "arguments": {}}))
+        )
         plain = await inner.call(client.caller, name)
         assert (plain.status, plain.json["error"]) == (500, "internal_error")
 
@@ -111,7 +113,7 @@ async def everywhere(work: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 async def test_an_answer_that_cannot_be_encoded_is_a_failed_call(answer: Callable[[], Any]) -> None:
     """The runner finds it, so the error has the protocol's form and the request's id."""
-    await everywhere(answer)
+    await call_over_each_protocol(answer)
 
 
 @pytest.mark.parametrize("kind", ERRORS)
@@ -121,7 +123,7 @@ async def test_every_error_that_a_tool_raises_is_a_failed_call(kind: type[BaseEx
     def work() -> None:
         raise kind
 
-    await everywhere(work)
+    await call_over_each_protocol(work)
 
 
 async def test_a_failure_may_contain_characters_that_cannot_be_encoded() -> None:
@@ -178,7 +180,7 @@ async def test_an_unencodable_resource_or_prompt_fails_its_own_request() -> None
 
 async def test_a_failure_whose_text_cannot_be_encoded_is_a_failed_call() -> None:
     """An `Outcome` may contain any text."""
-    await everywhere(lambda: Outcome(failure=Failure("conflict", HALF_SURROGATE)))
+    await call_over_each_protocol(lambda: Outcome(failure=Failure("conflict", HALF_SURROGATE)))
 
 
 async def test_a_tool_that_reports_progress_often_does_not_block_the_loop() -> None:

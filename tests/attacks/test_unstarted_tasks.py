@@ -13,7 +13,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords, MemoryTasks
 from gatepost.storage.tasks import TaskRecord
 from tests.support.endpoint import (
-    DECLARED,
+    DECLARED_META,
     JSON,
     META,
     VERSION,
@@ -74,7 +74,7 @@ class ServerWithTasks:
 
     async def call(self, number: int, key: str = "") -> Response:
         """A call that may become a task, with an idempotency key; broken off by ``hang_up``."""
-        meta = {META + "protocolVersion": VERSION, **DECLARED}
+        meta = {META + "protocolVersion": VERSION, **DECLARED_META}
         params = {"name": "work", "arguments": {"number": number}, "_meta": meta}
         headers = [JSON, ("mcp-protocol-version", VERSION)]
         headers += [("mcp-method", "tools/call"), ("mcp-name", "work")]
@@ -96,7 +96,7 @@ async def server() -> AsyncIterator[ServerWithTasks]:
     await server.client.task_runner.aclose()
 
 
-async def one_too_many(server: ServerWithTasks) -> None:
+async def too_many_tasks(server: ServerWithTasks) -> None:
     """As many tasks as may be are under way."""
     others = [await server.call(-n) for n in range(MAX_TASKS)]
     assert (await server.call(1, "k")).error == (200, -32000)
@@ -122,7 +122,7 @@ async def client_is_gone(server: ServerWithTasks) -> None:
     server.tasks.go_on.set()
 
 
-@pytest.mark.parametrize("happens", [one_too_many, store_is_out, client_is_gone])
+@pytest.mark.parametrize("happens", [too_many_tasks, store_is_out, client_is_gone])
 async def test_an_idempotency_key_can_be_reused_if_its_call_did_not_begin(
     server: ServerWithTasks, happens: Any
 ) -> None:

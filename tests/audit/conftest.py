@@ -148,7 +148,7 @@ async def tamper(url: str, *statements: str) -> None:
     await remote.close()
 
 
-def changed(body: str, **fields: Any) -> str:
+def edited(body: str, **fields: Any) -> str:
     """A body with other fields."""
     return msgspec.json.encode({**msgspec.json.decode(body), **fields}).decode()
 
@@ -215,7 +215,7 @@ class StolenData(msgspec.Struct):
 
     def instead(self, first: int, rows: Sequence[AuditRow]) -> list[str]:
         """Statements that put these records where a segment was."""
-        return [drop("segments", f"first = {first}"), self.insert(self.fitting(first, rows))]
+        return [delete("segments", f"first = {first}"), self.insert(self.fitting(first, rows))]
 
     def seven(self, **fields: Value) -> list[str]:
         """Statements that change record 7, between two others in its segment."""
@@ -241,7 +241,7 @@ class StolenData(msgspec.Struct):
         """Another reading of one record, and all hashes behind it made to fit."""
         previous, rows = self.rows[number - 2].hash, {row.number: row for row in self.rows}
         for row in self.rows[number - 1 :]:
-            body = changed(row.body, outcome="denied") if row.number == number else row.body
+            body = edited(row.body, outcome="denied") if row.number == number else row.body
             outcome = "denied" if row.number == number else row.outcome
             previous = hashlib.sha256(previous + body.encode()).digest()
             fields = {"body": body, "outcome": outcome, "hash": previous}
@@ -256,20 +256,20 @@ def update(table: str, where: str, told: str) -> str:
     return f"UPDATE audit_{table} SET {told} WHERE {which}"  # noqa: S608  # the attacker's
 
 
-def drop(table: str, where: str) -> str:
+def delete(table: str, where: str) -> str:
     return f"DELETE FROM audit_{table} WHERE tenant = 'acme' AND {where}"  # noqa: S608  # the same
 
 
-def moved(first: int, by: int) -> str:
+def move(first: int, by: int) -> str:
     """A segment goes elsewhere, with all that says where it is."""
     return update("segments", f"first = {first}", f"first = first + {by}, last = last + {by}")
 
 
-def another(row: AuditRow, **fields: object) -> str:
-    return changed(row.body, **fields)
+def edited_body(row: AuditRow, **fields: object) -> str:
+    return edited(row.body, **fields)
 
 
-def part(row: AuditRow, *names: str) -> str:
+def side_with(row: AuditRow, *names: str) -> str:
     """Some parts of a side."""
     side = msgspec.json.decode(row.side or "{}")
     return msgspec.json.encode({name: side[name] for name in names}).decode()
@@ -283,10 +283,10 @@ async def stolen_data(one: AuditLog, url: str) -> StolenData:
     return StolenData(url, rows, there, await trail.checkpoints(), await trail.heads(), others)
 
 
-def gone() -> list[str]:
+def delete_all() -> list[str]:
     """Nothing of acme is left."""
     columns = {"segments": "first", "checkpoints": "number", "heads": "number"}
-    return [drop(table, f"{column} IS NOT NULL") for table, column in columns.items()]
+    return [delete(table, f"{column} IS NOT NULL") for table, column in columns.items()]
 
 
 def verified_by_hand(export: Path, key: Path) -> subprocess.CompletedProcess[str]:
@@ -307,7 +307,7 @@ def verified_by_hand(export: Path, key: Path) -> subprocess.CompletedProcess[str
 AUDITED_TOOLS = "tests.audit.conftest"
 pack = Pack("audited")
 
-BEGUN = asyncio.Event()
+CALL_BEGUN = asyncio.Event()
 """A call waits in `linger`; made for the loop of the server that runs."""
 
 

@@ -54,11 +54,11 @@ class SlowWriter:
 
     async def call(self, turns: int) -> None:
         """A call that takes so many turns."""
-        await turn(turns)
+        await run_loop(turns)
         await self.end()
 
 
-async def turn(times: int) -> None:
+async def run_loop(times: int) -> None:
     """Let the event loop turn so often."""
     for _ in range(times):
         await asyncio.sleep(0)
@@ -68,7 +68,7 @@ async def test_a_single_call_does_not_wait_for_a_batch() -> None:
     """No other call is running, so the record is written at once."""
     writer = SlowWriter(LONG_MS)
     commit = writer.end()
-    await turn(FEW_TURNS)
+    await run_loop(FEW_TURNS)
 
     assert commit.durable
 
@@ -88,12 +88,12 @@ async def test_calls_that_end_during_a_write_share_the_next_batch() -> None:
     writer = SlowWriter(LONG_MS)
     writer.gate.clear()
     first = writer.end()
-    await turn(FEW_TURNS)
+    await run_loop(FEW_TURNS)
     others = [writer.end() for _ in range(5)]
-    await turn(FEW_TURNS)
+    await run_loop(FEW_TURNS)
     before = [first.durable, *(entry.durable for entry in others)]
     writer.gate.set()
-    await turn(2 * FEW_TURNS)
+    await run_loop(2 * FEW_TURNS)
 
     assert before == [False] * 6
     assert all(entry.durable for entry in (first, *others))
@@ -106,7 +106,7 @@ async def test_a_batch_does_not_wait_for_an_endless_stream_of_calls() -> None:
     async with asyncio.timeout(SOON_S):
         while not writer.batches:
             writer.end()
-            await turn(1)
+            await run_loop(1)
     await writer.writer.aclose()
 
     assert len(writer.batches) >= 1

@@ -23,15 +23,15 @@ from tests.support.measuring import capture_logs
 SOON_S = 60
 
 
-def drafted(tenant: str) -> list[NewAuditRecord]:
+def new_records(tenant: str) -> list[NewAuditRecord]:
     return [new_record(RecordBody(at=int(NOW), kind="call", tenant=tenant, outcome="success"), {})]
 
 
-async def grow(records: Records, keyring: KeyRing, tenants: int) -> None:
+async def add_uncovered_records(records: Records, keyring: KeyRing, tenants: int) -> None:
     """Give so many tenants a record that no checkpoint covers."""
     names = [f"t{number:05}" for number in range(tenants)]
     for begin in range(0, tenants, 500):
-        batch = {(name, 1): drafted(name) for name in names[begin : begin + 500]}
+        batch = {(name, 1): new_records(name) for name in names[begin : begin + 500]}
         await records.audit.write(batch, WriteAttempt(keyring).link)
 
 
@@ -50,7 +50,7 @@ async def audit_log(url: str, keyring: KeyRing) -> AsyncIterator[AuditLog]:
     await records.aclose()
 
 
-def signed(logs: list[Any]) -> list[str]:
+def signed_tenants(logs: list[Any]) -> list[str]:
     """The tenants of whom a checkpoint was told."""
     return [event["tenant"] for event in logs if event["event"] == "audit_checkpoint"]
 
@@ -70,7 +70,7 @@ async def test_records_are_written_while_all_tenants_are_signed(
     audit_log: AuditLog, url: str, tenants: int
 ) -> None:
     """Most of the time goes to records: many are written for each checkpoint."""
-    await grow(audit_log.records, audit_log.keyring, tenants)
+    await add_uncovered_records(audit_log.records, audit_log.keyring, tenants)
     retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     with capture_logs() as logs:
         signing = asyncio.create_task(retention.signer.sign())
@@ -85,15 +85,15 @@ async def test_records_are_written_while_all_tenants_are_signed(
         written = sum(await asyncio.gather(*map(call, range(CALLERS))))
         await signing
 
-    assert len({*signed(logs)}) == tenants
-    assert written >= RECORDS_A_CHECKPOINT[url.partition(":")[0]] * len(signed(logs))
+    assert len({*signed_tenants(logs)}) == tenants
+    assert written >= RECORDS_A_CHECKPOINT[url.partition(":")[0]] * len(signed_tenants(logs))
 
 
 async def test_a_checkpoint_covers_records_written_after_the_chain_was_read(
     audit_log: AuditLog,
 ) -> None:
     """A chain may grow between reading its head and signing the checkpoint."""
-    await grow(audit_log.records, audit_log.keyring, 3)
+    await add_uncovered_records(audit_log.records, audit_log.keyring, 3)
     store = audit_log.records.audit
     retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     seen = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
@@ -115,17 +115,17 @@ async def test_a_stop_signs_for_a_limited_time_and_the_next_start_signs_the_rest
     monkeypatch.setattr(module, "CHECK_S", 0.01)
     monkeypatch.setattr(module, "CLOSING_S", 0.0)
     tenants = 3 * AT_ONCE
-    await grow(audit_log.records, audit_log.keyring, tenants)
+    await add_uncovered_records(audit_log.records, audit_log.keyring, tenants)
     with capture_logs() as logs:
         async with Retention(audit_log.records, audit_log.keyring, audit_log.writer).running():
             await audit_log.note(1)
-        stopped = len(signed(logs))
+        stopped = len(signed_tenants(logs))
         writer = audit_log.process(checkpoint_s=0.01)
         async with Retention(audit_log.records, audit_log.keyring, writer).running():
             async with asyncio.timeout(SOON_S):
-                while len(signed(logs)) <= tenants:
+                while len(signed_tenants(logs)) <= tenants:
                     await asyncio.to_thread(int)
 
     assert stopped == AT_ONCE
     assert "audit_left_unsigned" in [event["event"] for event in logs]
-    assert sorted({*signed(logs)})[1:] == [f"t{number:05}" for number in range(tenants)]
+    assert sorted({*signed_tenants(logs)})[1:] == [f"t{number:05}" for number in range(tenants)]

@@ -19,10 +19,10 @@ from tests.support.client import (
     Fields,
     RestClient,
     message,
-    modern,
-    old_call,
+    modern_request,
     read_answer,
     request,
+    session_call,
 )
 from tests.support.endpoint import EndpointClient
 from tests.support.issuers import Idp
@@ -47,14 +47,14 @@ def serving(folder: Path, **listen: Any) -> Iterator[AuditedServer]:
 
 
 @pytest.fixture(scope="module")
-def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
+def server_behind_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
     """A server behind a proxy on this machine."""
     with serving(tmp_path_factory.mktemp("behind"), trusted_proxies=[f"{SOCKET}/32"]) as audited:
         yield audited
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
+def server_without_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
     """A server that trusts no proxy."""
     with serving(tmp_path_factory.mktemp("alone")) as audited:
         yield audited
@@ -65,16 +65,16 @@ def forwarded_fields(*values: str) -> Fields:
     return [("X-Forwarded-For", value) for value in values]
 
 
-def within_a_session(server: Server, token: str, fields: Fields) -> object:
+def call_in_session(server: Server, token: str, fields: Fields) -> object:
     session = [("Mcp-Session-Id", server.client.open(token))]
     return server.client.send(
-        "POST", fields=[*session, *fields], body=old_call(*WRITE_CALL), token=token
+        "POST", fields=[*session, *fields], body=session_call(*WRITE_CALL), token=token
     )
 
 
 def with_progress(server: Server, token: str, fields: Fields) -> object:
     params = {"name": "write", "arguments": {"text": "x"}}
-    own, body = modern("tools/call", params, progress=1)
+    own, body = modern_request("tools/call", params, progress=1)
     return server.client.send("POST", fields=[*own, *fields], body=body, token=token)
 
 
@@ -84,7 +84,7 @@ CALLS_BY_PROTOCOL: dict[str, Way] = {
     "MCP, refused": lambda server, token, fields: server.client.call(token, "none", fields=fields),
     "MCP, scopes": lambda server, token, fields: server.client.call(token, "scoped", fields=fields),
     "MCP, as a stream": with_progress,
-    "MCP, of a session": within_a_session,
+    "MCP, of a session": call_in_session,
     "MCP, a resource": lambda server, token, fields: server.client.ask(
         token, "resources/read", {"uri": "audited://log/monday"}, fields=fields
     ),
@@ -104,7 +104,7 @@ CALLS_BY_PROTOCOL: dict[str, Way] = {
 }
 
 
-def peers(audited: AuditedServer, tenant: str) -> list[str]:
+def recorded_peers(audited: AuditedServer, tenant: str) -> list[str]:
     """Of all of a tenant's records, in their order."""
     callers = [record.caller for record in audited.records(tenant)]
     return ["unknown" if caller is None else caller.peer for caller in callers]
@@ -113,17 +113,17 @@ def peers(audited: AuditedServer, tenant: str) -> list[str]:
 @pytest.mark.requirement("AU10")
 @each("name", CALLS_BY_PROTOCOL)
 def test_a_record_has_the_client_address_from_the_trusted_proxy(
-    behind: AuditedServer, name: str
+    server_behind_proxy: AuditedServer, name: str
 ) -> None:
     """The records of nested calls have the same address."""
     tenant = f"w{[*CALLS_BY_PROTOCOL].index(name)}"
     CALLS_BY_PROTOCOL[name](
-        behind.gatepost,
-        behind.gatepost.token(org_id=tenant),
+        server_behind_proxy.gatepost,
+        server_behind_proxy.gatepost.token(org_id=tenant),
         forwarded_fields(f"192.0.2.1, {CLIENT_IPV4}"),
     )
 
-    assert peers(behind, tenant) == [CLIENT_IPV4] * (
+    assert recorded_peers(server_behind_proxy, tenant) == [CLIENT_IPV4] * (
         2 if "another" in name and "tenant" not in name else 1
     )
 
@@ -145,7 +145,7 @@ ADDRESS_HEADERS = (
 @pytest.mark.requirement("AU10")
 @each("name", CALLS_BY_PROTOCOL)
 def test_address_headers_of_an_untrusted_client_are_not_recorded(
-    alone: AuditedServer, name: str
+    server_without_proxy: AuditedServer, name: str
 ) -> None:
     """The record has the address of the connection's other end."""
     tenant = f"c{[*CALLS_BY_PROTOCOL].index(name)}"
@@ -153,8 +153,10 @@ def test_address_headers_of_an_untrusted_client_are_not_recorded(
         (header, f"for={CLIENT_IPV4}" if header == "Forwarded" else CLIENT_IPV4)
         for header in ADDRESS_HEADERS
     ]
-    CALLS_BY_PROTOCOL[name](alone.gatepost, alone.gatepost.token(org_id=tenant), fields)
-    records = alone.records(tenant)
+    CALLS_BY_PROTOCOL[name](
+        server_without_proxy.gatepost, server_without_proxy.gatepost.token(org_id=tenant), fields
+    )
+    records = server_without_proxy.records(tenant)
 
     assert records
     assert {record.caller.peer for record in records if record.caller} == {SOCKET}
@@ -187,27 +189,29 @@ HANDED_ON = {
 
 @pytest.mark.requirement("AU10")
 @each("name", HANDED_ON)
-def test_an_invalid_address_from_a_proxy_is_not_recorded(behind: AuditedServer, name: str) -> None:
+def test_an_invalid_address_from_a_proxy_is_not_recorded(
+    server_behind_proxy: AuditedServer, name: str
+) -> None:
     """The record has the proxy's own address, and addresses have one canonical form."""
     values, on_record = HANDED_ON[name]
     tenant = f"g{[*HANDED_ON].index(name)}"
-    token = behind.gatepost.token(org_id=tenant)
-    behind.gatepost.client.call(token, *WRITE_CALL, fields=forwarded_fields(*values))
-    RestClient(behind.gatepost, token).call(*WRITE_CALL, *forwarded_fields(*values))
+    token = server_behind_proxy.gatepost.token(org_id=tenant)
+    server_behind_proxy.gatepost.client.call(token, *WRITE_CALL, fields=forwarded_fields(*values))
+    RestClient(server_behind_proxy.gatepost, token).call(*WRITE_CALL, *forwarded_fields(*values))
 
-    assert peers(behind, tenant) == [on_record] * 2
+    assert recorded_peers(server_behind_proxy, tenant) == [on_record] * 2
 
 
 def mcp(server: Server, token: str, peer: str) -> bytes:
-    own, body = modern("tools/call", {"name": "write", "arguments": {"text": "x"}})
-    return posted(server, token, server.client.path, body, [*own, *forwarded_fields(peer)])
+    own, body = modern_request("tools/call", {"name": "write", "arguments": {"text": "x"}})
+    return raw_post(server, token, server.client.path, body, [*own, *forwarded_fields(peer)])
 
 
 def rest(server: Server, token: str, peer: str) -> bytes:
-    return posted(server, token, "/tool/write/call", b'{"text": "x"}', forwarded_fields(peer))
+    return raw_post(server, token, "/tool/write/call", b'{"text": "x"}', forwarded_fields(peer))
 
 
-def posted(server: Server, token: str, path: str, body: bytes, fields: Fields) -> bytes:
+def raw_post(server: Server, token: str, path: str, body: bytes, fields: Fields) -> bytes:
     head = [
         ("Host", server.client.authority),
         ("Authorization", f"Bearer {token}"),
@@ -221,18 +225,20 @@ def posted(server: Server, token: str, path: str, body: bytes, fields: Fields) -
 @pytest.mark.requirement("AU10")
 @pytest.mark.parametrize("ask", [mcp, rest], ids=["MCP", "REST"])
 def test_records_of_a_shared_proxy_connection_have_each_callers_address(
-    behind: AuditedServer, ask: Callable[[Server, str, str], bytes]
+    server_behind_proxy: AuditedServer, ask: Callable[[Server, str, str], bytes]
 ) -> None:
     """The cache of request heads returns the address of exactly that head."""
     tenant = f"shared-{ask.__name__}"
-    token = behind.gatepost.token(org_id=tenant)
+    token = server_behind_proxy.gatepost.token(org_id=tenant)
     addresses = [CLIENT_IPV4] * 4 + [CLIENT_IPV6] * 4 + [CLIENT_IPV4, CLIENT_IPV6] * 2
-    with socket.create_connection((SOCKET, behind.gatepost.client.port), timeout=30) as connection:
+    with socket.create_connection(
+        (SOCKET, server_behind_proxy.gatepost.client.port), timeout=30
+    ) as connection:
         for peer in addresses:
-            connection.sendall(ask(behind.gatepost, token, peer))
+            connection.sendall(ask(server_behind_proxy.gatepost, token, peer))
             assert read_answer(connection).status == 200
 
-    assert peers(behind, tenant) == addresses
+    assert recorded_peers(server_behind_proxy, tenant) == addresses
 
 
 async def test_a_call_over_stdio_is_recorded_without_an_address() -> None:
@@ -243,7 +249,7 @@ async def test_a_call_over_stdio_is_recorded_without_an_address() -> None:
     answered: asyncio.Queue[bytes] = asyncio.Queue()
     stdio = Stdio(client.endpoint, caller=client.caller, path="/mcp", write=answered.put)
     params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": CLIENT}
-    for line in (message("initialize", params), old_call("echo", {"text": "x"})):
+    for line in (message("initialize", params), session_call("echo", {"text": "x"})):
         await stdio.take(line)
         answer = await asyncio.wait_for(answered.get(), 30)
     await stdio.stop()

@@ -26,7 +26,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeploymentF
     async def fill() -> None:
         async with audit_log(f"sqlite:///{folder}/gatepost.db", ring_of(deployment)) as log:
             await log.fill()
-            await sharp(log)
+            await add_hostile_record(log)
 
     asyncio.run(fill())
     yield deployment
@@ -37,7 +37,7 @@ def ring_of(deployment: DeploymentFolder) -> KeyRing:
     return KeyRing.load(f"file:{deployment.ring}")
 
 
-async def sharp(log: AuditLog) -> None:
+async def add_hostile_record(log: AuditLog) -> None:
     """A record whose texts try to be something else where they are written."""
     await log.writer.events.note(
         "globex",
@@ -100,17 +100,17 @@ def test_verify_needs_only_the_public_key_for_a_file(
     )
 
 
-def edited(lines: list[str], at: int, before: str, after: str) -> list[str]:
+def edited_lines(lines: list[str], at: int, before: str, after: str) -> list[str]:
     assert before in lines[at], lines[at]
     return [*lines[:at], lines[at].replace(before, after), *lines[at + 1 :]]
 
 
 FILES = {
     # the file's lines: a title, records 1 to 8, a checkpoint, record 9, a checkpoint
-    "a body": (lambda lines: edited(lines, 3, "approved", "rejected"), 3),
-    "a detail": (lambda lines: edited(lines, 3, "alice", "mallo"), 3),
-    "a hash": (lambda lines: edited(lines, 3, '"hash":"', '"hash":"00'), 3),
-    "the number": (lambda lines: edited(lines, 3, '"number":3', '"number":4'), 3),
+    "a body": (lambda lines: edited_lines(lines, 3, "approved", "rejected"), 3),
+    "a detail": (lambda lines: edited_lines(lines, 3, "alice", "mallo"), 3),
+    "a hash": (lambda lines: edited_lines(lines, 3, '"hash":"', '"hash":"00'), 3),
+    "the number": (lambda lines: edited_lines(lines, 3, '"number":3', '"number":4'), 3),
     "without one": (lambda lines: [*lines[:3], *lines[4:]], 3),
     "two changed over": (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], 3),
     "one twice": (lambda lines: [*lines[:4], *lines[3:]], 3),
@@ -119,7 +119,7 @@ FILES = {
     "without checkpoints": (lambda lines: [line for line in lines if "signature" not in line], 1),
     "without the first checkpoint": (lambda lines: [*lines[:9], *lines[10:]], 9),
     "a checkpoint of another": (lambda lines: [*lines[:-1], lines[9]], 8),
-    "a signature": (lambda lines: edited(lines, -1, '"signature":"', '"signature":"AAAA'), 9),
+    "a signature": (lambda lines: edited_lines(lines, -1, '"signature":"', '"signature":"AAAA'), 9),
 }
 
 

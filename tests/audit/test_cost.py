@@ -1,6 +1,7 @@
 """What recording a call costs, in steps that no machine changes."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import Redaction
 from tests.audit.conftest import NOW, pack, person
-from tests.support.measuring import steps
+from tests.support.measuring import count_lines
 
 MAX_STEPS = 5
 RECORDS = 32
@@ -43,7 +44,9 @@ async def test_recording_a_call_takes_a_fixed_number_of_steps() -> None:
     guards = [RedactedCall(redaction, long, pack.tools["write"])]
     began = perf_counter()
     writer.record_end(short, began, guards, None)  # the first of a batch begins it
-    taken = [steps(lambda: writer.record_end(call, began, guards, None)) for call in (short, long)]  # noqa: B023  # at once
+    taken = [
+        count_lines(partial(writer.record_end, call, began, guards, None)) for call in (short, long)
+    ]
     await writer.aclose()
 
     assert max(taken) <= MAX_STEPS
@@ -59,7 +62,7 @@ def test_building_a_record_takes_a_bounded_number_of_steps() -> None:
         entries.append((call, 1.0, 2.0, [guard], None))
     builder, now = RecordBuilder(), (3.0, 3.0)
     records: list[NewAuditRecord] = []
-    taken = steps(
+    taken = count_lines(
         lambda: records.extend(*builder.new_records(entries, now, AuditSettings()).values())
     )
     sides = [decode_side(new_record.side or "") for new_record in records]
@@ -97,8 +100,8 @@ def test_appending_and_merging_records_takes_a_bounded_number_of_steps(tmp_path:
 
     def measured(tenants: int, records: int) -> BatchCost:
         batch = {(f"t{number}", 1): [record] * records for number in range(tenants)}
-        appended = steps(lambda: wal.append(batch))
-        return BatchCost(appended, steps(lambda: merger.merge(wal, linker)))
+        appended = count_lines(lambda: wal.append(batch))
+        return BatchCost(appended, count_lines(lambda: merger.merge(wal, linker)))
 
     measured(100, 1)
     single, records, tenants = measured(1, 1), measured(1, 101), measured(100, 1)

@@ -14,7 +14,7 @@ from gatepost.storage.sql.sqlite import empty_log
 from tests.audit.conftest import ISSUER, AuditLog, audit_log, person, stolen_data, tamper
 
 
-async def everything(log: AuditLog, tenant: str = "acme") -> str:
+async def stored_text(log: AuditLog, tenant: str = "acme") -> str:
     """All that the database holds of a tenant, as text."""
     trail = log.records.of(tenant).trail
     return repr(await trail.chain(1).rows(0, 1000)) + repr(await trail.checkpoints())
@@ -37,7 +37,7 @@ async def test_the_chain_verifies_after_a_person_is_erased(url: str) -> None:
         )
         await log.note(1, "globex", subject="carol")
         gone = await log.erasure.erase_subject("acme", ISSUER, "carol")
-        remaining, theirs = await everything(log), await everything(log, "globex")
+        remaining, theirs = await stored_text(log), await stored_text(log, "globex")
         seen = await log.verify()
         again = await log.erasure.erase_subject("acme", ISSUER, "carol")
 
@@ -58,9 +58,9 @@ async def test_the_address_of_a_person_is_erased_with_them(url: str) -> None:
             )
         trail = log.records.of("acme").trail
         bodies = [row.body for row in await trail.chain(1).rows(0, 10)]
-        kept_rows, whole = await everything(log), await log.verify()
+        kept_rows, whole = await stored_text(log), await log.verify()
         await log.erasure.erase_subject("acme", ISSUER, "carol")
-        remaining, seen = await everything(log), await log.verify()
+        remaining, seen = await stored_text(log), await log.verify()
 
     assert "203.0.113" not in "".join(bodies)
     assert "203.0.113.9\\" in kept_rows
@@ -77,7 +77,7 @@ async def test_a_person_of_the_same_name_at_another_issuer_is_not_erased(url: st
         gone = await log.erasure.erase_subject("acme", "https://other.example.com", "alice")
 
         assert gone == 0
-        assert "alice" in await everything(log)
+        assert "alice" in await stored_text(log)
 
 
 @pytest.mark.requirement("AU4")
@@ -93,7 +93,7 @@ async def test_an_erasure_includes_revocations_without_an_issuer(url: str) -> No
         gone = await log.erasure.erase_subject("acme", ISSUER, "carol")
 
         assert gone == 1
-        assert "carol" not in await everything(log)
+        assert "carol" not in await stored_text(log)
 
 
 @pytest.mark.requirement("AU4")
@@ -105,7 +105,7 @@ async def test_erasing_an_actor_erases_the_detail_that_also_names_the_user(url: 
         gone = await log.erasure.erase_subject("acme", ISSUER, "carol")
 
         assert gone == 1
-        assert "carol" not in await everything(log)
+        assert "carol" not in await stored_text(log)
 
 
 async def test_the_chain_verifies_after_a_tenant_is_erased(url: str) -> None:
@@ -117,7 +117,7 @@ async def test_the_chain_verifies_after_a_tenant_is_erased(url: str) -> None:
         counts = [await trail.count(0, 3_600_000)]
         await log.erasure.erase_tenant("acme")
         counts.append(await trail.count(0, 3_600_000))
-        remaining, seen = await everything(log), await log.verify()
+        remaining, seen = await stored_text(log), await log.verify()
 
     assert [len(count) for count in counts] == [1, 0]
     assert not any(word in remaining for word in ("alice", "bob", "looked at"))

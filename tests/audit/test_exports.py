@@ -30,7 +30,7 @@ MCowBQYDK2VwAyEAU8nsHwCuuGMBcyrNH7myRLvEn2Z/Wq/20RKeiG97NG0=
 LABEL = "c6a2Label=Source IPv6 Address c6a2="
 
 
-async def recorded(peer: str, **settings: bool) -> AuditRecord:
+async def recorded_sign_in(peer: str, **settings: bool) -> AuditRecord:
     """A sign-in from there, as it is on record."""
     log = AuditLog(MemoryRecords())
     writer = log.process(**settings)
@@ -57,7 +57,7 @@ ADDRESSES = {
 async def test_exports_name_the_client_address(peer: str) -> None:
     """The field names are those of the formats; a value that is no address is left out."""
     address, word = ADDRESSES[peer]
-    record = await recorded(peer)
+    record = await recorded_sign_in(peer)
     cef, otlp = as_cef("acme", record, "1"), attributes_of("acme", record)
 
     assert record.caller is not None
@@ -69,7 +69,7 @@ async def test_exports_name_the_client_address(peer: str) -> None:
 @pytest.mark.requirement("AU10")
 async def test_with_peers_off_no_address_is_recorded_or_exported() -> None:
     """The record and its exports contain no client address."""
-    record = await recorded(CLIENT_IPV4, peers=False)
+    record = await recorded_sign_in(CLIENT_IPV4, peers=False)
     text = as_cef("acme", record, "1") + repr((record, attributes_of("acme", record)))
 
     assert CLIENT_IPV4 not in text

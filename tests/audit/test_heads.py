@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.audit.conftest import audit_log, drop, stolen_data, tamper
+from tests.audit.conftest import audit_log, delete, stolen_data, tamper
 from tests.support.measuring import capture_logs
 
 pytestmark = pytest.mark.requirement("AU1")
@@ -20,7 +20,7 @@ async def test_new_records_continue_after_the_last_record_if_the_head_is_older(
         await log.fill()
         at = await stolen_data(log, url)
         back = at.set_head(number=number, hash=at.rows[number - 1].hash)
-        await tamper(url, drop("heads", "writer = 1") if where == "no head" else back)
+        await tamper(url, delete("heads", "writer = 1") if where == "no head" else back)
         if anew:
             log.writer = log.process()
         with capture_logs() as logs:

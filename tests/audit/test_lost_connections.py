@@ -131,7 +131,7 @@ def test_each_call_is_recorded_once_if_a_backend_ends_during_a_commit(
         server.recovers()
         rows = server.recorded()
 
-    assert good(hit) is (times == 1), hit
+    assert has_result(hit) is (times == 1), hit
     assert rows.count(request_id(hit)) == 1
     assert len(rows) == len({*rows}) == 3
 
@@ -149,7 +149,7 @@ def test_a_batch_whose_commit_answer_is_lost_is_not_written_again(
             server.recovers()
             rows = server.recorded()
 
-        assert good(hit)
+        assert has_result(hit)
         assert proxy.commits_to_lose == 0
         assert rows.count(request_id(hit)) == 1
         assert len(rows) == len({*rows}) == 3
@@ -219,7 +219,9 @@ def end_backends(server: Postgres, name: str) -> int:
 
 
 @contextlib.contextmanager
-def called(servers: list[PostgresServer], *, per_second: float = 0) -> Iterator[list[RawAnswer]]:
+def answers_to_callers(
+    servers: list[PostgresServer], *, per_second: float = 0
+) -> Iterator[list[RawAnswer]]:
     """What callers get for the time of a block, four of each server, so often in all."""
     heard: list[RawAnswer] = []
     over = threading.Event()
@@ -240,7 +242,7 @@ def called(servers: list[PostgresServer], *, per_second: float = 0) -> Iterator[
             thread.join(WITHIN_S)
 
 
-def good(answer: RawAnswer) -> bool:
+def has_result(answer: RawAnswer) -> bool:
     return answer.status == 200 and b'"result"' in answer.body
 
 
@@ -249,10 +251,10 @@ def test_each_call_is_recorded_once_if_backends_end_repeatedly(
 ) -> None:
     """The server serves calls again after each time."""
     with serving(idp, migrated_postgres, tmp_path) as server:
-        with called([server]) as answers:
+        with answers_to_callers([server]) as answers:
             for _ in range(15):
                 end_backends(postgres_server, name_of(migrated_postgres))
-                eventually(lambda: good(server.call()), within=WITHIN_S, every=0.01)
+                eventually(lambda: has_result(server.call()), within=WITHIN_S, every=0.01)
         server.recovers()
         rows = server.recorded()
 
@@ -261,7 +263,7 @@ def test_each_call_is_recorded_once_if_backends_end_repeatedly(
     assert {answer.status for answer in answers} <= {200, 503}
 
 
-async def pages(url: str) -> int:
+async def database_pages(url: str) -> int:
     """How large a new database is."""
     records = await open_records(url)
     assert isinstance(records, SqlRecords)
@@ -277,12 +279,12 @@ def test_each_call_is_recorded_once_after_the_disk_was_full(
 ) -> None:
     """Waiting records are written when there is space again."""
     url = f"sqlite:///{tmp_path}/gatepost.db"
-    most = asyncio.run(pages(url)) + 3
+    most = asyncio.run(database_pages(url)) + 3
     roomy = sqlite.PRAGMAS
     monkeypatch.setattr(sqlite, "PRAGMAS", {**roomy, "max_page_count": most})
     with serving(idp, url, tmp_path) as server:
         answers = [server.call()]
-        while good(answers[-1]) and len(answers) < 20_000:
+        while has_result(answers[-1]) and len(answers) < 20_000:
             answers.append(server.call())
         assert server.call().status == 503
         assert not server.is_ready()

@@ -28,7 +28,7 @@ from tests.audit.conftest import pack, person
 SOON_S = 10
 
 
-def context(call: Call) -> CallContext:
+def call_context(call: Call) -> CallContext:
     workspace = cast("TenantWorkspace", None)
     return CallContext(caller=call.caller, request_id=call.request_id, workspace=workspace)
 
@@ -88,7 +88,7 @@ class AuditedRunner:
         )
         recorder: Recorder = self.writer
         self.runner = Runner(
-            Registry([*pack.tools.values()]), context_for=context, recorder=recorder
+            Registry([*pack.tools.values()]), context_for=call_context, recorder=recorder
         )
 
     async def call(self, text: str = "x", tool: str = "write") -> Outcome:
@@ -108,7 +108,7 @@ class AuditedRunner:
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def immediate_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer tries again without a pause."""
     monkeypatch.setattr(writer_module, "RETRY_S", 0)
 
@@ -290,7 +290,7 @@ async def test_a_flood_of_refusals_makes_few_records(audited: AuditedRunner) -> 
 
     audited.runner = Runner(
         Registry([*pack.tools.values()]),
-        context_for=context,
+        context_for=call_context,
         recorder=audited.writer,
         stages=[limited],
     )

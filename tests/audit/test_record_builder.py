@@ -29,14 +29,14 @@ from tests.audit.conftest import ISSUER, pack, person
 from tests.support.measuring import each
 
 NOW = 1_800_000_000.0, 100.0
-BEGAN, ENDED = 99.5, 99.75
+BEGAN_AT_S, ENDED_AT_S = 99.5, 99.75
 ENDED_AT_US, DURATION_US = 1_799_999_999_750, 250_000
 ALICE = person("alice")
 CALLER_JSON = f'{{"issuer":"{ISSUER}","subject":"alice"}}'
 CLIENT_IPV4 = "203.0.113.9"
 UNUSUAL_TEXT = 'Ünï"cö\\de\n\u2028'
 PLAIN_ARGUMENTS, SECRET = b'{"text": "x"}', b'{"text": "ghp_' + b"a1" * 20 + b'"}'
-ENCODE = msgspec.json.encode
+encode_json = msgspec.json.encode
 
 
 class OneSecret(NoSecrets):
@@ -64,10 +64,10 @@ def a_guard(call: Call, tool: str = "write", *, named: str = "", **fields: Any) 
 def entry_of(
     call: Call, guard: RedactedCall | None, ending: Failure | RaisedReason | None = None
 ) -> AuditEntry:
-    return call, BEGAN, ENDED, [] if guard is None else [guard], ending
+    return call, BEGAN_AT_S, ENDED_AT_S, [] if guard is None else [guard], ending
 
 
-def drafted(entries: Sequence[AuditEntry], **settings: Any) -> list[NewAuditRecord]:
+def new_records(entries: Sequence[AuditEntry], **settings: Any) -> list[NewAuditRecord]:
     by_tenant = RecordBuilder().new_records(entries, NOW, AuditSettings(**settings))
     return [record for new_records in by_tenant.values() for record in new_records]
 
@@ -160,7 +160,7 @@ RECORDS: dict[str, Any] = {
     "shared token of a machine": a_record(
         {"subject_kind": "client", "shared_audience": True, "tenant": UNUSUAL_TEXT},
         {
-            "caller": ENCODE(
+            "caller": encode_json(
                 {"issuer": ISSUER, "subject": UNUSUAL_TEXT.replace("\u2028", "!")}
             ).decode()
         }
@@ -187,14 +187,14 @@ RECORDS: dict[str, Any] = {
 def test_a_record_equals_the_encoding_of_its_body(name: str) -> None:
     """The bytes of body and details match, because a verifier may encode them again."""
     entry, expected, private = RECORDS[name]
-    (record,) = drafted([entry])
+    (record,) = new_records([entry])
     side = decode_side(record.side or "")
     commitments = {field: commitment(*side[field]) for field in private}
     body = RecordBody(at=ENDED_AT_US, **expected, commitments=commitments)
 
     assert {field: value for field, (_, value) in side.items()} == private
-    assert record.body == b"," + ENCODE(body)[1:]
-    assert record.side == ENCODE(side)
+    assert record.body == b"," + encode_json(body)[1:]
+    assert record.side == encode_json(side)
     sort = (body.kind, body.tool, body.outcome)
     assert (record.at, record.sort) == (ENDED_AT_US, (*sort, body.limit, 1) if body.limit else sort)
 
@@ -209,7 +209,7 @@ def test_rate_limit_refusals_name_their_limit() -> None:
     """The body and the sort key name it; a limit of another system has no name."""
     limits = ("caller", "tenant", None)
     endings = [Failure("rate_limit", "Later.", limit=limit) for limit in limits]
-    records = drafted([entry_of(a_call(), None, ending) for ending in endings])
+    records = new_records([entry_of(a_call(), None, ending) for ending in endings])
     bodies = [msgspec.json.decode(b"{" + record.body[1:]) for record in records]
 
     assert [record.sort[3:] for record in records] == [("caller", 1), ("tenant", 1), ()]
@@ -249,21 +249,23 @@ def test_arguments_redacted_together_equal_arguments_redacted_alone(left_out: li
         for name in ARGUMENTS_BY_CASE
         if name not in left_out
     ]
-    records = drafted([entry_of(call, a_guard(call)) for call in calls], max_argument_bytes=most)
+    records = new_records(
+        [entry_of(call, a_guard(call)) for call in calls], max_argument_bytes=most
+    )
     arguments = [decode_side(record.side or "")["arguments"][1] for record in records]
 
     assert arguments == [shown_arguments(a_guard(call), most) for call in calls]
 
 
-FILLER = b"y" * 200_000
+FILLER_TEXT = b"y" * 200_000
 LONG_ARGUMENTS: dict[str, tuple[bytes, bytes]] = {
-    "nothing": (b'{"a": "' + FILLER + b'"}', b'{"a": "yyy'),
+    "nothing": (b'{"a": "' + FILLER_TEXT + b'"}', b'{"a": "yyy'),
     "secret before a long text": (
-        b'{"a": "correct-horse-battery", "b": "' + FILLER + b'"}',
+        b'{"a": "correct-horse-battery", "b": "' + FILLER_TEXT + b'"}',
         b'{"a": "[REDACTED:KEY]", "b": "yyy',
     ),
     "secret that goes on in a long text": (
-        b'{"a": "correct-horse", "b": "-battery' + FILLER + b'"}',
+        b'{"a": "correct-horse", "b": "-battery' + FILLER_TEXT + b'"}',
         b'{"a": "[REDACTED:KEY]", "b": "[REDACTED:KEY]yyy',
     ),
     "secret behind a long text, split": (
@@ -271,7 +273,7 @@ LONG_ARGUMENTS: dict[str, tuple[bytes, bytes]] = {
         b'{"a": "yyy',
     ),
     "token in a long text": (
-        b'{"a": "' + SECRET[10:-2] + b" " + FILLER + b'"}',
+        b'{"a": "' + SECRET[10:-2] + b" " + FILLER_TEXT + b'"}',
         b'{"a": "[REDACTED:GITHUB_TOKEN] yyy',
     ),
 }
@@ -282,7 +284,7 @@ def test_long_arguments_are_redacted_before_they_are_truncated(name: str) -> Non
     """A secret across the end of the truncated text is found."""
     arguments, begin = LONG_ARGUMENTS[name]
     call, most = a_call(arguments=arguments), 70_000
-    (record,) = drafted([entry_of(call, a_guard(call))], max_argument_bytes=most)
+    (record,) = new_records([entry_of(call, a_guard(call))], max_argument_bytes=most)
     kept_arguments = decode_side(record.side or "")["arguments"][1]
 
     assert kept_arguments.encode().startswith(begin)
@@ -294,7 +296,7 @@ def test_secret_arguments_are_redacted_or_all_arguments_left_out() -> None:
     """If the arguments of a tool with secrets were not validated, none are recorded."""
     call = a_call(name="unlock", arguments=b'{"token": "hunter2hunter2", "safe": "front"}')
     entries = [entry_of(call, a_guard(call, "unlock", checked=right)) for right in (True, False)]
-    sides: list[SaltedDetails] = [decode_side(record.side or "") for record in drafted(entries)]
+    sides: list[SaltedDetails] = [decode_side(record.side or "") for record in new_records(entries)]
 
     assert [side.get("arguments", ("", ""))[1] for side in sides] == [
         '{"token": "[REDACTED:TOKEN]", "safe": "front"}',

@@ -12,9 +12,9 @@ import pytest
 from tests.audit.test_lost_connections import (
     WITHIN_S,
     PostgresServer,
-    called,
+    answers_to_callers,
     end_backends,
-    good,
+    has_result,
     name_of,
     request_id,
 )
@@ -52,7 +52,7 @@ def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[Po
         servers.append(PostgresServer(client, token, url, folder / "keyring.json"))
     with replicas.running():
         for server in servers:
-            eventually(lambda: good(server.call()), within=WITHIN_S)  # noqa: B023  # at once
+            eventually(lambda: has_result(server.call()), within=WITHIN_S)  # noqa: B023  # at once
         yield servers
 
 
@@ -64,7 +64,7 @@ def seconds_until_good(servers: list[PostgresServer]) -> tuple[float, list[RawAn
     def asks(server: PostgresServer) -> None:
         def is_served() -> bool:
             heard.append(answer := server.call())
-            return good(answer)
+            return has_result(answer)
 
         eventually(is_served, within=WITHIN_S, every=0.01)
         served.append(server)
@@ -90,8 +90,8 @@ def test_replicas_serve_again_within_a_second_of_losing_all_connections(
     slow: list[str] = []
     with processes(idp, migrated_postgres, tmp_path, replicas) as servers:
         for per_second in (1, 10, 100):
-            with called(servers, per_second=per_second) as heard:
-                recoveries, usual = endings(servers, postgres_server, answers)
+            with answers_to_callers(servers, per_second=per_second) as heard:
+                recoveries, usual = measured_recoveries(servers, postgres_server, answers)
             answers += heard
             allowed = RECOVERED_S + CALLS_OF_A_RECOVERY * median(usual)
             text = f"{recoveries[MEASURED_RANK]:.2f} s at {per_second} calls a second"
@@ -107,7 +107,7 @@ def test_replicas_serve_again_within_a_second_of_losing_all_connections(
     assert {answer.status for answer in answers} <= {200, 503}
 
 
-def endings(
+def measured_recoveries(
     servers: list[PostgresServer], server: Postgres, answers: list[RawAnswer]
 ) -> tuple[list[float], list[float]]:
     """The seconds of each recovery, sorted, and of a call to each server after it."""

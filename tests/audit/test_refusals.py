@@ -20,7 +20,7 @@ from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
 from gatepost_authz.errors import InsufficientScope
 from tests.audit.conftest import AuditLog, audit_log, person
-from tests.audit.test_outage import context
+from tests.audit.test_outage import call_context
 from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
@@ -128,7 +128,9 @@ async def test_calls_that_ran_are_recorded_one_by_one(url: str) -> None:
         return Outcome(failure=Failure("rate_limit", "Later.", limit="tool"))
 
     async with audit_log(url) as log:
-        runner = Runner(Registry([*pack.tools.values()]), context_for=context, recorder=log.writer)
+        runner = Runner(
+            Registry([*pack.tools.values()]), context_for=call_context, recorder=log.writer
+        )
         for _ in range(RECORDED_PER_KIND * 2):
             with pytest.raises(InsufficientScope):
                 await runner.run(a_call(name="half"))

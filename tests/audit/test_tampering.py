@@ -13,24 +13,24 @@ from gatepost.tools.api import Call, Failure
 from tests.audit.conftest import (
     ISSUER,
     StolenData,
-    another,
     audit_log,
-    changed,
-    drop,
-    gone,
-    moved,
-    part,
+    delete,
+    delete_all,
+    edited,
+    edited_body,
+    move,
     person,
+    side_with,
     stolen_data,
     tamper,
     update,
 )
 
 
-def restored(at: StolenData) -> list[str]:
+def restore_all(at: StolenData) -> list[str]:
     """Everything of acme as it was."""
     return [
-        *gone(),
+        *delete_all(),
         *map(at.insert, at.segments),
         *(
             at.row(
@@ -52,7 +52,7 @@ COLUMNS: dict[str, tuple[Act, int]] = {
     "last, further on": (lambda at: [at.set(6, last=9)], 9),
     "last, further back": (lambda at: [at.set(6, last=7)], 6),
     "last, before all": (lambda at: [at.set(6, last=-1)], 6),
-    "first and last": (lambda at: [moved(12, 100)], 12),
+    "first and last": (lambda at: [move(12, 100)], 12),
     "since": (lambda at: [at.set(6, since=at.segments[3].since - 1)], 6),
     "until": (lambda at: [at.set(6, until=at.segments[3].until + 1)], 6),
     "counts": (
@@ -76,12 +76,12 @@ COLUMNS: dict[str, tuple[Act, int]] = {
 
 RECORDS: dict[str, tuple[Act, int]] = {
     # what is done to records, the columns made to fit
-    "number": (lambda at: at.seven(body=another(at.rows[6], number=70)), 7),
-    "at": (lambda at: at.seven(body=another(at.rows[6], at=1)), 7),
-    "kind": (lambda at: at.seven(body=another(at.rows[6], kind="call")), 7),
-    "tool": (lambda at: at.seven(body=another(at.rows[6], tool="x")), 7),
-    "outcome": (lambda at: at.seven(body=another(at.rows[6], outcome="x")), 7),
-    "commitments": (lambda at: at.seven(body=another(at.rows[6], commitments={})), 7),
+    "number": (lambda at: at.seven(body=edited_body(at.rows[6], number=70)), 7),
+    "at": (lambda at: at.seven(body=edited_body(at.rows[6], at=1)), 7),
+    "kind": (lambda at: at.seven(body=edited_body(at.rows[6], kind="call")), 7),
+    "tool": (lambda at: at.seven(body=edited_body(at.rows[6], tool="x")), 7),
+    "outcome": (lambda at: at.seven(body=edited_body(at.rows[6], outcome="x")), 7),
+    "commitments": (lambda at: at.seven(body=edited_body(at.rows[6], commitments={})), 7),
     "body of another kind": (lambda at: at.respelt('{"number":7', '[{"number":7'), 7),
     "body, another spelling": (lambda at: at.seven(body=at.rows[6].body + " "), 7),
     "body, too deep": (
@@ -117,18 +117,18 @@ RECORDS: dict[str, tuple[Act, int]] = {
     "no side": (lambda at: at.seven(side=None), 7),
     "empty side": (lambda at: at.seven(side="{}"), 7),
     "side that is null": (lambda at: at.respelt('"side":{', '"side":null,"was":{'), 7),
-    "a part of the side": (lambda at: at.seven(side=part(at.rows[6], "caller")), 7),
+    "a part of the side": (lambda at: at.seven(side=side_with(at.rows[6], "caller")), 7),
     "another member": (lambda at: at.respelt(',"side":', ',"mine":1,"side":'), 7),
     "a member twice": (lambda at: at.respelt(',"side":', ',"hash":"00","side":'), 7),
 }
 
 ORDER_CHANGES: dict[str, tuple[Act, int]] = {
     # what is done to which records there are, the columns made to fit
-    "delete the first": (lambda at: [drop("segments", "first = 1")], 1),
-    "delete some": (lambda at: [drop("segments", "first = 6")], 6),
-    "delete the last": (lambda at: [drop("segments", "first = 12")], 12),
+    "delete the first": (lambda at: [delete("segments", "first = 1")], 1),
+    "delete some": (lambda at: [delete("segments", "first = 6")], 6),
+    "delete the last": (lambda at: [delete("segments", "first = 12")], 12),
     "delete some and close up": (
-        lambda at: [drop("segments", "first = 6"), *(moved(n, -3) for n in (9, 11, 12))],
+        lambda at: [delete("segments", "first = 6"), *(move(n, -3) for n in (9, 11, 12))],
         6,
     ),
     "delete one": (lambda at: at.instead(6, [at.rows[5], at.rows[7]]), 7),
@@ -136,7 +136,7 @@ ORDER_CHANGES: dict[str, tuple[Act, int]] = {
     "delete the last of some": (lambda at: at.instead(6, at.rows[5:7]), 8),
     "insert between": (
         lambda at: [
-            *(moved(n, 1) for n in (12, 11, 9)),
+            *(move(n, 1) for n in (12, 11, 9)),
             *at.instead(6, [*at.rows[5:7], at.rows[6], at.rows[7]]),
         ],
         8,
@@ -152,40 +152,40 @@ ORDER_CHANGES: dict[str, tuple[Act, int]] = {
     "move one to those before": (
         lambda at: [
             *at.instead(6, at.rows[5:9]),
-            drop("segments", "first = 9"),
+            delete("segments", "first = 9"),
             at.insert(at.fitting(9, at.rows[9:10])),
         ],
         9,
     ),
     "reorder": (lambda at: at.instead(6, [at.rows[6], at.rows[5], at.rows[7]]), 6),
-    "reorder segments": (lambda at: [moved(11, 90), moved(12, -1), moved(101, -89)], 11),
+    "reorder segments": (lambda at: [move(11, 90), move(12, -1), move(101, -89)], 11),
     "another tenant's": (
         lambda at: at.instead(6, [at.rows[5], at.others[6], at.rows[7]]),
         7,
     ),
-    "truncate": (lambda at: [drop("segments", "last > 0")], 1),
+    "truncate": (lambda at: [delete("segments", "last > 0")], 1),
     "truncate and forget the end": (
-        lambda at: [drop("segments", "last > 0"), drop("heads", "number > 0")],
+        lambda at: [delete("segments", "last > 0"), delete("heads", "number > 0")],
         1,
     ),
-    "cut before a checkpoint": (lambda at: [drop("segments", "first > 8")], 9),
-    "cut behind a checkpoint": (lambda at: [drop("segments", "first > 10")], 11),
+    "cut before a checkpoint": (lambda at: [delete("segments", "first > 8")], 9),
+    "cut behind a checkpoint": (lambda at: [delete("segments", "first > 10")], 11),
     "cut behind a checkpoint, with another end": (
         lambda at: [
-            drop("segments", "first > 10"),
+            delete("segments", "first > 10"),
             at.set_head(number=10, hash=at.rows[9].hash),
         ],
         10,
     ),
     "cut the last batch, with another end": (
         lambda at: [
-            drop("segments", "first > 11"),
+            delete("segments", "first > 11"),
             at.set_head(number=11, hash=at.rows[10].hash),
         ],
         11,
     ),
     "cut the first, as if their time was over": (
-        lambda at: [drop("segments", "first <= 5"), at.set_head(pruned=5)],
+        lambda at: [delete("segments", "first <= 5"), at.set_head(pruned=5)],
         1,
     ),
     "re-chain without a key": (lambda at: at.rechained(7), 6),
@@ -195,7 +195,7 @@ ORDER_CHANGES: dict[str, tuple[Act, int]] = {
 PROOF_CHANGES: dict[str, tuple[Act, int]] = {
     # what is done to what proves them
     "change a checkpoint's statement": (
-        lambda at: [at.set_checkpoint(5, statement=changed(at.signed[0].statement, at=1))],
+        lambda at: [at.set_checkpoint(5, statement=edited(at.signed[0].statement, at=1))],
         5,
     ),
     "change a checkpoint's signature": (
@@ -204,11 +204,11 @@ PROOF_CHANGES: dict[str, tuple[Act, int]] = {
     ),
     "signature that is none": (lambda at: [at.set_checkpoint(5, signature="ß")], 5),
     "checkpoint of an unknown key": (
-        lambda at: [at.set_checkpoint(5, statement=changed(at.signed[0].statement, key="mine"))],
+        lambda at: [at.set_checkpoint(5, statement=edited(at.signed[0].statement, key="mine"))],
         10,
     ),
     "last checkpoint of an unknown key": (
-        lambda at: [at.set_checkpoint(10, statement=changed(at.signed[1].statement, key="mine"))],
+        lambda at: [at.set_checkpoint(10, statement=edited(at.signed[1].statement, key="mine"))],
         10,
     ),
     "replace a checkpoint": (
@@ -220,9 +220,9 @@ PROOF_CHANGES: dict[str, tuple[Act, int]] = {
         10,
     ),
     "move a checkpoint": (lambda at: [update("checkpoints", "number = 10", "number = 12")], 12),
-    "delete the first checkpoint": (lambda at: [drop("checkpoints", "number = 5")], 10),
-    "delete the last checkpoint": (lambda at: [drop("checkpoints", "number = 10")], 10),
-    "delete all checkpoints": (lambda at: [drop("checkpoints", "number > 0")], 10),
+    "delete the first checkpoint": (lambda at: [delete("checkpoints", "number = 5")], 10),
+    "delete the last checkpoint": (lambda at: [delete("checkpoints", "number = 10")], 10),
+    "delete all checkpoints": (lambda at: [delete("checkpoints", "number > 0")], 10),
     "change the end's number": (lambda at: [at.set_head(number=11)], 11),
     "change the end's hash": (lambda at: [at.set_head(hash=bytes(32))], 12),
     "change the end's cut": (lambda at: [at.set_head(pruned=5)], 1),
@@ -231,9 +231,9 @@ PROOF_CHANGES: dict[str, tuple[Act, int]] = {
     "change the end's proof": (lambda at: [at.set_head(proof="mine.AAAA")], 11),
     "change the proof of the last checkpoint": (lambda at: [at.set_signed(proof="mine.AA")], 10),
     "change the cut of the checkpoints": (lambda at: [at.set_signed(pruned=5)], 1),
-    "delete the end": (lambda at: [drop("heads", "number > 0")], 1),
-    "delete the end of the records": (lambda at: [drop("heads", "writer = 1")], 1),
-    "delete the end of the checkpoints": (lambda at: [drop("heads", "writer = 0")], 10),
+    "delete the end": (lambda at: [delete("heads", "number > 0")], 1),
+    "delete the end of the records": (lambda at: [delete("heads", "writer = 1")], 1),
+    "delete the end of the checkpoints": (lambda at: [delete("heads", "writer = 0")], 10),
 }
 
 TAMPERING_CASES = COLUMNS | RECORDS | ORDER_CHANGES | PROOF_CHANGES
@@ -249,7 +249,7 @@ async def test_verify_finds_each_change_and_names_the_first_bad_record(url: str)
         for name, (act, _) in TAMPERING_CASES.items():
             await tamper(url, *act(before))
             named[name] = (await log.verify()).bad_number
-            await tamper(url, *restored(before))
+            await tamper(url, *restore_all(before))
             healed.append((await log.verify()).bad_number)
 
     assert named == {name: number for name, (_, number) in TAMPERING_CASES.items()}
@@ -268,9 +268,9 @@ async def test_a_stored_checkpoint_finds_a_rollback_of_the_whole_database(url: s
         checkpoint = await log.sign()
         assert (await log.verify("acme", checkpoint)).bad_number is None
 
-        await tamper(url, *restored(older))
+        await tamper(url, *restore_all(older))
         alone, anchored = await log.verify(), await log.verify("acme", checkpoint)
-        await tamper(url, *gone())
+        await tamper(url, *delete_all())
         without = await log.verify("acme", checkpoint)
 
     assert (alone.bad_number, anchored.bad_number, without.bad_number) == (None, 8, 1)
@@ -284,7 +284,7 @@ async def test_a_running_server_records_a_break_after_a_truncated_chain(url: str
         at = await stolen_data(log, url)
         await tamper(
             url,
-            drop("segments", "first > 11"),
+            delete("segments", "first > 11"),
             at.set_head(number=11, hash=at.rows[10].hash),
         )
         await log.note(2)
@@ -303,7 +303,7 @@ async def test_a_restarted_server_does_not_hide_a_truncated_chain(url: str) -> N
         at = await stolen_data(log, url)
         await tamper(
             url,
-            drop("segments", "first > 11"),
+            delete("segments", "first > 11"),
             at.set_head(number=11, hash=at.rows[10].hash),
         )
         log.writer = log.process()
@@ -321,7 +321,7 @@ async def test_unproven_records_are_not_signed(url: str) -> None:
         at = await stolen_data(log, url)
         await tamper(
             url,
-            drop("segments", "first > 11"),
+            delete("segments", "first > 11"),
             at.set_head(number=11, hash=at.rows[10].hash),
         )
         with pytest.raises(Exception, match="acme"):
@@ -388,7 +388,7 @@ async def test_a_changed_number_of_counted_refusals_is_found(url: str) -> None:
         for text in fewer:
             await tamper(url, before.set(2, counts=text))
             broken.append((await log.verify()).bad_number)
-            await tamper(url, *restored(before))
+            await tamper(url, *restore_all(before))
 
     assert [(count.number, count.limit) for count in counts] == [(RECORDED_PER_KIND, "caller")]
     assert whole not in fewer

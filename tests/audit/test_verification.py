@@ -16,7 +16,7 @@ from tests.audit.conftest import AuditLog, Value, tamper
 from tests.support.measuring import capture_logs
 
 
-async def by(log: AuditLog, number: int, count: int, tenant: str = "acme") -> None:
+async def add_records(log: AuditLog, number: int, count: int, tenant: str = "acme") -> None:
     """So many records of another process, whose writer has that number."""
     log.writer = log.process()
     log.writer.number = number
@@ -30,8 +30,8 @@ async def log(url: str, tmp_path: Path) -> AsyncIterator[AuditLog]:
     create(tmp_path / "keyring.json")
     records = await open_records(url)
     log = AuditLog(records, KeyRing.load(f"file:{tmp_path}/keyring.json"))
-    await by(log, 2, 3)
-    await by(log, 1, 3)
+    await add_records(log, 2, 3)
+    await add_records(log, 1, 3)
     await log.sign()
     yield log
     await records.aclose()
@@ -43,7 +43,7 @@ async def test_retention_continues_after_a_writer_has_stopped(log: AuditLog) -> 
     first = log.now + 1
     log.now += 10
     for _ in range(2):
-        await by(log, 1, 2)
+        await add_records(log, 1, 2)
         await log.sign()
     later = log.now + 1
     removed = await log.prune(first)
@@ -67,7 +67,7 @@ async def test_a_growing_chain_does_not_hide_that_another_chain_is_shorter(
         "DELETE FROM audit_segments WHERE writer = 2",
         "DELETE FROM audit_heads WHERE writer = 2",
     )
-    await by(log, 1, growth)
+    await add_records(log, 1, growth)
     with capture_logs() as logs:
         await Retention(log.records, log.keyring, log.writer).signer.sign()
     signed = await log.records.of("acme").trail.checkpoints()
@@ -93,8 +93,8 @@ async def test_values_of_a_wrong_type_are_found_and_do_not_stop_other_tenants(
     log: AuditLog, url: str, table: str
 ) -> None:
     """SQLite stores any value in any column; other tenants are still signed."""
-    await by(log, 1, 1, "globex")
-    await by(log, 1, 1)
+    await add_records(log, 1, 1, "globex")
+    await add_records(log, 1, 1)
     process = log.process(retention_days=1)
     retention = Retention(log.records, log.keyring, process, clock=lambda: log.now)
     file = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
@@ -134,8 +134,8 @@ async def test_verify_reports_no_tampering_while_records_are_erased_or_removed(
 
     async def change() -> None:
         for number in range(6):
-            await by(log, 1, 1)
-            await by(log, 2, 1)
+            await add_records(log, 1, 1)
+            await add_records(log, 2, 1)
             await log.erasure.erase_tenant("acme")
             await log.sign()
             if number % 2:
@@ -155,7 +155,7 @@ async def test_verify_reports_no_tampering_while_records_are_erased_or_removed(
 async def test_replicas_can_remove_old_records_at_the_same_time(log: AuditLog) -> None:
     """One of them removes the records; the others find nothing left."""
     log.now += 10
-    await by(log, 1, 2)
+    await add_records(log, 1, 2)
     await log.sign()
     removed = await asyncio.gather(*(log.prune(log.now + 1) for _ in range(4)))
     seen = await log.verify()
@@ -169,17 +169,17 @@ async def test_replicas_can_remove_old_records_at_the_same_time(log: AuditLog) -
 async def test_a_replica_with_an_outdated_checkpoint_removes_nothing(log: AuditLog) -> None:
     """Another replica has removed that checkpoint and more in the meantime."""
     first = (await log.records.of("acme").trail.checkpoints())[-1]
-    await by(log, 1, 2)
+    await add_records(log, 1, 2)
     await log.sign()
     await log.prune(log.now + 1)
     trail = log.records.of("acme").trail
     before = await trail.find(AuditQuery())
 
-    assert not await trail.prune({CHECKPOINTS: first.number}, {CHECKPOINTS: []}, untouched)
+    assert not await trail.prune({CHECKPOINTS: first.number}, {CHECKPOINTS: []}, refuse_linking)
     assert await trail.find(AuditQuery()) == before
 
 
-def untouched(*_: object) -> Any:
+def refuse_linking(*_: object) -> Any:
     """A linker that must not be asked."""
     raise AssertionError("a head would move")
 
@@ -201,8 +201,8 @@ async def test_damage_in_one_tenant_does_not_stop_other_tenants(
     """Other tenants are signed, their old records are removed, and the damage is found."""
     process = log.process(retention_days=1)
     retention = Retention(log.records, log.keyring, process, clock=lambda: log.now)
-    await by(log, 1, 1, "globex")
-    await by(log, 1, 1, "zeta")
+    await add_records(log, 1, 1, "globex")
+    await add_records(log, 1, 1, "zeta")
     await tamper(url, change)
     with capture_logs():
         await retention.signer.sign()

@@ -53,11 +53,11 @@ async def log(file: str, ring: KeyRing) -> AsyncIterator[AuditLog]:
         await asyncio.gather(log.unmerged(), log.unmerged(subject="bob"))
         await log.unmerged("globex")
         await log.unmerged()
-        assert count(file, "segments") == 1
+        assert count_rows(file, "segments") == 1
         yield log
 
 
-def count(url: str, table: str) -> int:
+def count_rows(url: str, table: str) -> int:
     """How many rows a table of the file has."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
         cursor = file.execute(f"SELECT count(*) FROM audit_{table}")  # noqa: S608  # ours
@@ -68,7 +68,7 @@ def wal(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///") + "-audit-1")
 
 
-def contents(url: str) -> bytes:
+def file_contents(url: str) -> bytes:
     """All bytes of the file and of those beside it."""
     path = Path(url.removeprefix("sqlite:///"))
     return b"".join(path.read_bytes() for path in sorted(path.parent.glob(f"{path.name}*")))
@@ -79,7 +79,7 @@ async def numbers(log: AuditLog, tenant: str = "acme") -> list[int]:
 
 
 @asynccontextmanager
-async def killed(log: AuditLog, url: str) -> AsyncIterator[AuditLog]:
+async def log_after_kill(log: AuditLog, url: str) -> AsyncIterator[AuditLog]:
     """Another process, after the one with the write-ahead log was killed."""
     vars(log.records.audit)["_wal"].close()
     log.records.audit.link_pending = _nothing  # type: ignore[method-assign]  # it is dead
@@ -125,7 +125,7 @@ async def test_a_stop_empties_the_write_ahead_log(log: AuditLog, file: str) -> N
     """Each chain gets one more segment, and the file is overwritten with zeros."""
     await log.records.audit.aclose()  # type: ignore[attr-defined]  # of SQLite
 
-    assert count(file, "segments") == 3
+    assert count_rows(file, "segments") == 3
     assert not wal(file).read_bytes().strip(b"\0")
 
 
@@ -134,7 +134,7 @@ async def test_an_erasure_includes_records_in_the_write_ahead_log(log: AuditLog,
     erased = await log.erasure.erase_tenant("acme")
     seen = await log.verify()
     empty_log(file)
-    content = contents(file)
+    content = file_contents(file)
 
     assert (erased, seen.bad_number, seen.erased) == (5, None, 5)
     assert content.count(b"looked at") == 1  # globex's
@@ -164,11 +164,11 @@ def frames(content: bytes) -> list[bytes]:
     return [b"GPA1" + frame for frame in others]
 
 
-def without(at: int) -> Callable[[bytes], bytes]:
+def without_frame(at: int) -> Callable[[bytes], bytes]:
     return lambda content: b"".join(frame for n, frame in enumerate(frames(content)) if n != at)
 
 
-def respelt(at: int) -> Callable[[bytes], bytes]:
+def with_changed_frame(at: int) -> Callable[[bytes], bytes]:
     def change(content: bytes) -> bytes:
         parts = frames(content)
         assert b"approved" in parts[at]
@@ -178,17 +178,17 @@ def respelt(at: int) -> Callable[[bytes], bytes]:
     return change
 
 
-def swapped(content: bytes) -> bytes:
+def with_swapped_frames(content: bytes) -> bytes:
     parts = frames(content)
     parts[1], parts[2] = parts[2], parts[1]
     return b"".join(parts)
 
 
 FILE: dict[str, Callable[[bytes], bytes]] = {
-    "a record is altered": respelt(1),
-    "the next frame is removed": without(1),
-    "one in the middle is removed": without(2),
-    "two are swapped": swapped,
+    "a record is altered": with_changed_frame(1),
+    "the next frame is removed": without_frame(1),
+    "one in the middle is removed": without_frame(2),
+    "two are swapped": with_swapped_frames,
     "a frame is garbage": lambda content: content.replace(frames(content)[1], bytes(200)),
     "a length is huge": lambda content: content.replace(
         frames(content)[1], b"GPA1\xff\xff\xff\xff" + frames(content)[1][8:]
@@ -209,7 +209,7 @@ ROW = {
 async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name: str) -> None:
     """The next process keeps a copy of the write-ahead log and merges the valid frames."""
     before = wal(file).read_bytes()
-    async with killed(log, file) as other:
+    async with log_after_kill(log, file) as other:
         if name in FILE:
             wal(file).write_bytes(FILE[name](before))
         else:
@@ -234,7 +234,7 @@ async def test_tampering_is_recorded_after_a_commit_that_failed(
 ) -> None:
     """The write-ahead log is truncated once the record is durable; one copy of it is kept."""
     garbage = FILE["a frame is garbage"](wal(file).read_bytes())
-    async with killed(log, file) as other:
+    async with log_after_kill(log, file) as other:
         wal(file).write_bytes(garbage)
         with monkeypatch.context() as patch:
             patch.setattr(sqlite_audit_merger, "executing", failing_commits())
@@ -276,7 +276,7 @@ async def test_a_frame_of_another_ring_breaks_its_chains(
     log: AuditLog, file: str, tmp_path: Path
 ) -> None:
     """An attacker who can write the file can compute digests, but no proof."""
-    async with killed(log, file) as other:
+    async with log_after_kill(log, file) as other:
         for _ in range(3):  # the ring forgets the key that has proven the frames
             rotate(tmp_path / "keyring.json", keep=1)
         ring = KeyRing.load(f"file:{tmp_path / 'keyring.json'}")
@@ -306,7 +306,7 @@ async def test_a_restored_old_row_is_recorded_as_a_break(
         async with audit_log(file, log.keyring) as other:
             await other.records.audit.link_pending()
     else:
-        async with killed(log, file) as other:
+        async with log_after_kill(log, file) as other:
             await other.unmerged()
             await other.records.audit.link_pending()
     async with audit_log(file, log.keyring) as last:
@@ -350,7 +350,7 @@ def test_records_of_a_killed_process_are_merged_by_the_next_process(
         timeout=LONG_WAIT_S,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    segments = count(file, "segments")
+    segments = count_rows(file, "segments")
 
     async def follow() -> tuple[list[int], int | None]:
         async with audit_log(file, ring) as log:

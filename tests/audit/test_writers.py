@@ -47,7 +47,7 @@ async def replicas(url: str) -> AsyncIterator[ReplicaLog]:
     await records.aclose()
 
 
-def ends(seen: VerificationResult) -> list[tuple[int, int, int, int]]:
+def chain_ends(seen: VerificationResult) -> list[tuple[int, int, int, int]]:
     """Writer, first, last and proven of each chain."""
     return [(chain.writer, chain.first, chain.last, chain.proven) for chain in seen.chains]
 
@@ -64,7 +64,7 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
     (signed,) = await replicas.records.of("acme").trail.checkpoints()
     (row,) = await replicas.records.of("acme").trail.chain(2).rows(2, 1)
 
-    assert (seen.bad_number, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
+    assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
     assert verdict_text(seen) == (
         "acme: 7 records are valid, 1 to 3; signed checkpoints cover records up to 3. "
         "Writer 2: 2-1 to 2-4; signed checkpoints cover records up to 2-3."
@@ -92,8 +92,8 @@ async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_p
     key.write_text(as_pem(keys))
     by_hand = verified_by_hand(export, key)
 
-    assert (seen.bad_number, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 6, 6)])
-    assert (rest.bad_number, ends(rest)) == (None, [(2, 6, 6, 6)])
+    assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 6, 6)])
+    assert (rest.bad_number, chain_ends(rest)) == (None, [(2, 6, 6, 6)])
     assert (cut.bad_number, cut.writer) == (2, 2)
     assert (by_hand.stderr, by_hand.stdout) == ("", "9 records, 9 of them proven\n")
 
@@ -113,27 +113,27 @@ async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_p
     assert "AssertionError" in shortened.stderr
 
 
-def of_writer(number: int, *tables: str) -> list[str]:
+def delete_writer(number: int, *tables: str) -> list[str]:
     """Statements that remove a writer from these tables."""
     return [f"DELETE FROM audit_{table} WHERE writer = {number}" for table in tables]  # noqa: S608  # the attacker's
 
 
-HEAD = "UPDATE audit_heads SET {} WHERE writer = 2"
+UPDATE_OF_HEAD = "UPDATE audit_heads SET {} WHERE writer = 2"
 WRITER_REMOVALS: dict[str, tuple[Iterable[str], tuple[int, int]]] = {
-    "a writer": (of_writer(2, "segments", "heads"), (2, 1)),
-    "the first writer": (of_writer(1, "segments", "heads"), (1, 1)),
-    "its records": (of_writer(2, "segments"), (2, 1)),
-    "its end": (of_writer(2, "heads"), (2, 1)),
+    "a writer": (delete_writer(2, "segments", "heads"), (2, 1)),
+    "the first writer": (delete_writer(1, "segments", "heads"), (1, 1)),
+    "its records": (delete_writer(2, "segments"), (2, 1)),
+    "its end": (delete_writer(2, "heads"), (2, 1)),
     "its last record": (
         [
             "DELETE FROM audit_segments WHERE writer = 2 AND first = 3",
-            HEAD.format("number = 2"),
+            UPDATE_OF_HEAD.format("number = 2"),
         ],
         (2, 3),
     ),
-    "its end's number": ([HEAD.format("number = 2")], (2, 3)),
-    "its end's cut": ([HEAD.format("pruned = 2")], (2, 1)),
-    "its end's proof": ([HEAD.format("proof = 'mine.AAAA'")], (2, 3)),
+    "its end's number": ([UPDATE_OF_HEAD.format("number = 2")], (2, 3)),
+    "its end's cut": ([UPDATE_OF_HEAD.format("pruned = 2")], (2, 1)),
+    "its end's proof": ([UPDATE_OF_HEAD.format("proof = 'mine.AAAA'")], (2, 3)),
     "its number": (
         [
             "UPDATE audit_segments SET writer = 3 WHERE writer = 2",
@@ -149,7 +149,7 @@ WRITER_REMOVALS: dict[str, tuple[Iterable[str], tuple[int, int]]] = {
         ],
         (1, 1),
     ),
-    "the end of the checkpoints": (of_writer(0, "heads"), (1, 3)),
+    "the end of the checkpoints": (delete_writer(0, "heads"), (1, 3)),
 }
 
 
@@ -172,8 +172,8 @@ async def test_a_checkpoint_kept_elsewhere_shows_a_missing_writer(
 ) -> None:
     """The attacker has removed every row that names the writer."""
     (checkpoint,) = await replicas.records.of("acme").trail.checkpoints()
-    gone = ["DELETE FROM audit_checkpoints", *of_writer(0, "heads")]
-    await tamper(url, *of_writer(2, "segments", "heads"), *gone)
+    gone = ["DELETE FROM audit_checkpoints", *delete_writer(0, "heads")]
+    await tamper(url, *delete_writer(2, "segments", "heads"), *gone)
     alone, anchored = await replicas.verify(), await replicas.verify("acme", checkpoint)
 
     assert alone.bad_number is None
@@ -185,7 +185,7 @@ async def test_a_chain_that_is_shorter_than_its_checkpoint_is_not_signed(
     replicas: ReplicaLog, url: str
 ) -> None:
     """New records of another writer do not hide the missing ones."""
-    await tamper(url, *of_writer(2, "segments", "heads"))
+    await tamper(url, *delete_writer(2, "segments", "heads"))
     replicas.use(1)
     await replicas.note(2)
     with pytest.raises(Exception, match="acme"):
@@ -208,7 +208,7 @@ async def test_erasure_and_retention_apply_to_every_writer(replicas: ReplicaLog)
     records = await replicas.records.of("acme").trail.find(AuditQuery())
 
     assert (erased, whole.bad_number, whole.erased) == (6, None, 6)
-    assert (removed, seen.bad_number, ends(seen)) == (8, None, [(1, 5, 5, 5), (2, 5, 5, 5)])
+    assert (removed, seen.bad_number, chain_ends(seen)) == (8, None, [(1, 5, 5, 5), (2, 5, 5, 5)])
     assert again == 10
     assert [row.kind for row in records] == ["retention", "retention"]
     assert (await replicas.verify()).bad_number is None
@@ -235,7 +235,7 @@ async def test_processes_with_the_same_writer_number_share_one_chain(url: str) -
             await log.writer.aclose()
             await records.aclose()
 
-    assert (seen.bad_number, ends(seen)) == (None, [(1, 1, 36, 0)])
+    assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 36, 0)])
 
 
 async def test_a_writer_with_a_new_number_continues_that_numbers_chain(
@@ -251,7 +251,7 @@ async def test_a_writer_with_a_new_number_continues_that_numbers_chain(
     await replicas.note(1)
     seen = await replicas.verify()
 
-    assert (seen.bad_number, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 5, 3), (3, 1, 1, 0)])
+    assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 5, 3), (3, 1, 1, 0)])
 
 
 async def test_processes_take_the_lowest_free_writer_number(url: str) -> None:
@@ -312,7 +312,7 @@ async def test_a_batch_is_durable_although_the_session_has_synchronous_commit_of
     assert [setting for (setting,) in setting] == ["on", "on"]
 
 
-async def verified(url: str, ring: Path) -> VerificationResult:
+async def verification_result(url: str, ring: Path) -> VerificationResult:
     """What an operator reads about acme."""
     records, keyring = await open_records(url), KeyRing.load(f"file:{ring}")
     seen = await verify(records, "acme", public_keys(keyring), keyring)
@@ -344,7 +344,7 @@ def test_replicas_write_separate_chains_and_one_survives_a_kill(
         answered += sum(threads.map(call, replicas.ports[1:]))
         replicas.restart(0)
         answered += sum(threads.map(call, replicas.ports))
-    seen = asyncio.run(verified(migrated_postgres, tmp_path / "keyring.json"))
+    seen = asyncio.run(verification_result(migrated_postgres, tmp_path / "keyring.json"))
 
     assert seen.bad_number is None
     assert seen.records >= answered == 5 * (3 * number - 1)

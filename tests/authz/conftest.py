@@ -74,11 +74,11 @@ async def until(condition: Callable[[], object]) -> None:
             await settled()
 
 
-ALLOWED = frozenset({"RS256", "ES256"})
+ALLOWED_ALGORITHMS = frozenset({"RS256", "ES256"})
 
 
 def key(kid: str | None = "main", name: str = "main") -> VerificationKey:
-    return import_set({"keys": [jwk(rsa_key(name), kid)]}, allowed=ALLOWED)[0]
+    return import_set({"keys": [jwk(rsa_key(name), kid)]}, allowed=ALLOWED_ALGORITHMS)[0]
 
 
 class Publisher:
@@ -129,7 +129,7 @@ class KeySetBench:
 ISSUER = "https://id.example.com"
 
 
-RIVAL = "https://rival.example.com"
+RIVAL_ISSUER = "https://rival.example.com"
 
 
 RESOURCE = "https://mcp.example.com/mcp"
@@ -254,7 +254,7 @@ FORGE = FrozenForge(ISSUER, RESOURCE)
 SECRET = "p%ss:w0rd+é"
 
 
-OPAQUE = "opaque"
+OPAQUE_TOKEN = "opaque"
 
 
 class ScriptedIntrospection:
@@ -347,11 +347,16 @@ class OpaqueTokenGate:
         """Reload with these issuers."""
         self.verifier.registry = IssuerRegistry(issuers)
 
-    async def verify(self, token: str = OPAQUE, target: Target = TARGET) -> TenantContext | None:
+    async def verify(
+        self, token: str = OPAQUE_TOKEN, target: Target = TARGET
+    ) -> TenantContext | None:
         return await asyncio.wait_for(self.verifier.verify(token, target), 10)
 
     async def refused(
-        self, kind: type[AuthError] = InvalidToken, token: str = OPAQUE, target: Target = TARGET
+        self,
+        kind: type[AuthError] = InvalidToken,
+        token: str = OPAQUE_TOKEN,
+        target: Target = TARGET,
     ) -> str:
         with pytest.raises(kind) as refusal:
             await self.verify(token, target)

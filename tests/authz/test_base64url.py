@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_authz import base64url
-from tests.support.issuers import b64
+from tests.support.issuers import base64url_encoded
 
 
 @given(st.binary(max_size=60))
 def test_the_canonical_encoding_is_decoded(data: bytes) -> None:
     """Every value's canonical encoding decodes to that value."""
-    assert base64url.decode(b64(data).encode()) == data
+    assert base64url.decode(base64url_encoded(data).encode()) == data
 
 
 @pytest.mark.requirement("A20", "H16")

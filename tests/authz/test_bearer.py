@@ -11,7 +11,7 @@ from gatepost_authz.middleware import MAX_TOKEN, bearer_token
 from tests.support.measuring import each
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJodHRwczovL2EifQ.c2ln"
-B64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/"
+TOKEN_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/"
 
 ACCEPTED_HEADERS = [
     (f"Bearer {TOKEN}", TOKEN),
@@ -55,7 +55,7 @@ MALFORMED_HEADERS = [
 OTHER_SCHEMES = ["Basic YTpi", "Negotiate", "Token token=abc", "DPoP abc", "BearerX abc", "basic "]
 
 
-def read(*values: str) -> str:
+def token_of(*values: str) -> str:
     fields = [(b"authorization", value.encode("latin-1")) for value in values]
     return bearer_token([(b"host", b"h"), *fields, (b"accept", b"*/*")])
 
@@ -64,7 +64,7 @@ def read(*values: str) -> str:
 @pytest.mark.parametrize(("value", "token"), ACCEPTED_HEADERS)
 def test_a_well_formed_credential_is_read(value: str, token: str) -> None:
     """The scheme may have any case and is followed by spaces and one token."""
-    assert read(value) == token
+    assert token_of(value) == token
 
 
 @pytest.mark.requirement("W02", "W04", "W06", "W07", "W08", "W09", "A-28")
@@ -72,7 +72,7 @@ def test_a_well_formed_credential_is_read(value: str, token: str) -> None:
 def test_an_ambiguous_bearer_credential_is_malformed(value: str) -> None:
     """The gate refuses a credential that two parsers could read differently."""
     with pytest.raises(MalformedCredentials):
-        read(value)
+        token_of(value)
 
 
 @pytest.mark.requirement("W11")
@@ -80,14 +80,14 @@ def test_an_ambiguous_bearer_credential_is_malformed(value: str) -> None:
 def test_another_authorization_scheme_counts_as_missing_credentials(value: str) -> None:
     """A client that sends Basic gets the Bearer challenge."""
     with pytest.raises(MissingToken):
-        read(value)
+        token_of(value)
 
 
 @pytest.mark.requirement("A-10", "A-15")
 def test_a_missing_header_is_a_missing_token() -> None:
     """A missing header is not a malformed header."""
     with pytest.raises(MissingToken):
-        read()
+        token_of()
 
 
 @pytest.mark.requirement("W01")
@@ -104,7 +104,7 @@ def test_a_missing_header_is_a_missing_token() -> None:
 def test_two_authorization_fields_are_refused(values: tuple[str, str]) -> None:
     """A proxy in front may have checked the first field or the last."""
     with pytest.raises(MalformedCredentials):
-        read(*values)
+        token_of(*values)
 
 
 def through_h11(raw: bytes) -> list[tuple[bytes, bytes]] | None:
@@ -170,12 +170,12 @@ def test_arbitrary_bytes_give_a_token_or_a_refusal(value: bytes) -> None:
         return
 
     assert token.rstrip("=")
-    assert set(token.rstrip("=")) <= set(B64)
+    assert set(token.rstrip("=")) <= set(TOKEN_CHARACTERS)
 
 
-@given(st.text(B64, min_size=1), st.integers(0, 2), st.integers(1, 4))
+@given(st.text(TOKEN_CHARACTERS, min_size=1), st.integers(0, 2), st.integers(1, 4))
 def test_every_b64token_is_returned_unchanged(body: str, padding: int, spaces: int) -> None:
     """The fast path and the grammar agree on every token."""
     token = body + "=" * padding
 
-    assert read(f"Bearer{' ' * spaces}{token}") == token
+    assert token_of(f"Bearer{' ' * spaces}{token}") == token

@@ -119,7 +119,7 @@ STRINGS: list[tuple[AuthError, int, str]] = [
 NAMES = [type(error).__name__ for error, _, _ in STRINGS]
 
 
-def gate(*, error_without_credentials: bool = True) -> Challenge:
+def a_challenge(*, error_without_credentials: bool = True) -> Challenge:
     return Challenge(baseline=("mcp:read",), error_without_credentials=error_without_credentials)
 
 
@@ -132,7 +132,7 @@ def fields(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
 @pytest.mark.parametrize(("error", "status", "header"), STRINGS, ids=NAMES)
 def test_each_refusal_has_its_exact_challenge(error: AuthError, status: int, header: str) -> None:
     """Each refusal has one status and one string, without any part of the request."""
-    answered, headers, body = gate().response(error, TARGET)
+    answered, headers, body = a_challenge().response(error, TARGET)
 
     assert answered == status
     assert fields(headers)["www-authenticate"] == header
@@ -157,7 +157,7 @@ def test_the_challenge_without_baseline_scopes_has_no_scope() -> None:
 @pytest.mark.requirement("A-21")
 def test_a_setting_omits_the_error_code_for_missing_credentials() -> None:
     """RFC 6750 section 3.1 recommends no error code without credentials."""
-    challenge = gate(error_without_credentials=False)
+    challenge = a_challenge(error_without_credentials=False)
     missing = fields(challenge.response(MissingToken(), TARGET)[1])["www-authenticate"]
     invalid = fields(challenge.response(InvalidToken("x"), TARGET)[1])["www-authenticate"]
 
@@ -173,7 +173,7 @@ def test_every_known_client_parses_the_challenge_correctly(
 ) -> None:
     """Four parsers of clients find the same values."""
     read = PARSERS[client]
-    sent = fields(gate().response(error, TARGET)[1])["www-authenticate"]
+    sent = fields(a_challenge().response(error, TARGET)[1])["www-authenticate"]
     scopes = {"InsufficientScope": "mcp:read mcp:write"}.get(type(error).__name__)
     if status == 401 and not isinstance(error, InsufficientAuthentication):
         scopes = "mcp:read"
@@ -185,14 +185,14 @@ def test_every_known_client_parses_the_challenge_correctly(
 
 def test_a_step_up_challenge_includes_the_baseline_scopes() -> None:
     """A client that requests only the named scopes must not lose the baseline."""
-    _, headers, _ = gate().response(InsufficientScope(("files:write", "mcp:read")), TARGET)
+    _, headers, _ = a_challenge().response(InsufficientScope(("files:write", "mcp:read")), TARGET)
 
     assert 'scope="mcp:read files:write"' in fields(headers)["www-authenticate"]
 
 
 def test_an_outage_is_answered_with_503_and_no_challenge() -> None:
     """A 401 would make clients throw good tokens away."""
-    status, headers, body = gate().response(IssuerUnavailable("down", retry_after=7), TARGET)
+    status, headers, body = a_challenge().response(IssuerUnavailable("down", retry_after=7), TARGET)
 
     assert status == 503
     assert fields(headers)["retry-after"] == "7"
@@ -203,7 +203,7 @@ def test_an_outage_is_answered_with_503_and_no_challenge() -> None:
 def test_a_challenge_for_a_path_without_tenant_names_no_metadata() -> None:
     """A metadata URL would tell which tenants exist."""
     for error in (MissingToken(), InvalidToken("no_resource_in_path")):
-        _, headers, _ = gate().response(error, None)
+        _, headers, _ = a_challenge().response(error, None)
 
         assert "resource_metadata" not in fields(headers)["www-authenticate"]
         assert fields(headers)["www-authenticate"].startswith('Bearer error="invalid_token"')
@@ -219,26 +219,26 @@ def test_scopes_and_urls_that_could_break_the_header_are_refused(value: str) -> 
     with pytest.raises(ValueError, match="cannot stand in a challenge"):
         Challenge(baseline=(value,))
     with pytest.raises(ValueError, match="cannot stand in a challenge"):
-        gate().response(InsufficientScope((value,)), TARGET)
+        a_challenge().response(InsufficientScope((value,)), TARGET)
     with pytest.raises(ValueError, match="cannot stand in a challenge"):
-        gate().response(InsufficientAuthentication((value,)), TARGET)
+        a_challenge().response(InsufficientAuthentication((value,)), TARGET)
     if value:
         with pytest.raises(ValueError, match="cannot stand in a challenge"):
-            gate().response(InvalidToken("x"), Target("https://h", f"https://h/{value}"))
+            a_challenge().response(InvalidToken("x"), Target("https://h", f"https://h/{value}"))
 
 
 @pytest.mark.requirement("W26")
 def test_the_internal_reason_is_never_sent() -> None:
     """The reason is for the log; an attacker could use it to improve a forged token."""
     for error in (InvalidToken("kid_of_tenant_acme"), IssuerUnavailable("https://inner.example")):
-        _, headers, body = gate().response(error, TARGET)
+        _, headers, body = a_challenge().response(error, TARGET)
 
         assert error.reason not in repr(headers) + body.decode()
 
 
 def test_headers_added_to_one_refusal_do_not_appear_on_the_next() -> None:
     """Each answer gets its own list of headers."""
-    challenge = gate()
+    challenge = a_challenge()
     challenge.response(MissingToken(), TARGET)[1].append((b"x-request-id", b"1"))
 
     assert "x-request-id" not in fields(challenge.response(MissingToken(), TARGET)[1])
@@ -251,7 +251,7 @@ async def test_a_refusal_is_sent_as_one_start_and_one_body() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await send_response(send, *gate().answer(MissingToken(), TARGET))
+    await send_response(send, *a_challenge().answer(MissingToken(), TARGET))
 
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 401
@@ -278,7 +278,7 @@ class InOneStep(OneStepSend):
 async def test_a_refusal_is_sent_in_one_step_if_the_server_supports_it() -> None:
     """Unauthenticated callers cause refusals, so their fields are encoded only once."""
     send, by_messages = InOneStep(), InOneStep(head=True)
-    challenge = gate()
+    challenge = a_challenge()
     for _ in range(2):
         await send_response(send, *challenge.answer(InvalidToken("x"), TARGET))
         await send_response(by_messages, *challenge.answer(InvalidToken("x"), TARGET))

@@ -41,7 +41,7 @@ def check(expected: Expected = EXPECTED_RULES, *, now: float = NOW, **changes: A
     return check_claims(claims(**changes), expected, now=now)
 
 
-def relaxed(**changes: Any) -> Expected:
+def relaxed_rules(**changes: Any) -> Expected:
     return msgspec.structs.replace(EXPECTED_RULES, preset=RELAXED_PRESET, **changes)
 
 
@@ -232,12 +232,12 @@ def test_other_audiences_are_accepted_only_if_the_operator_lists_them() -> None:
 def test_a_client_id_replaces_the_audience_only_with_preset_and_setting() -> None:
     """Cognito names no audience, so the client must be on the operator's list."""
     usual: dict[str, Any] = {"aud": ABSENT, "token_use": "access", "oid": "o-1"}
-    listed = relaxed(audiences=frozenset({"client-1"}))
+    listed = relaxed_rules(audiences=frozenset({"client-1"}))
     check(listed, **usual)
     with pytest.raises(WrongAudience):
         check(listed, **usual | {"client_id": "client-2"})
     with pytest.raises(WrongAudience):
-        check(relaxed(), **usual)
+        check(relaxed_rules(), **usual)
     with pytest.raises(WrongAudience):
         check(listed, **usual | {"aud": "https://other.example"})
 
@@ -260,7 +260,7 @@ def test_people_and_clients_are_distinguished(
     changes: dict[str, Any], subject: str, kind: str
 ) -> None:
     """The stable id is the subject; a client never becomes the person of the same name."""
-    accepted = check(relaxed(), token_use="access", **changes)
+    accepted = check(relaxed_rules(), token_use="access", **changes)
 
     assert (accepted.subject, accepted.subject_kind) == (subject, kind)
 
@@ -278,7 +278,7 @@ def test_people_and_clients_are_distinguished(
 def test_a_person_without_the_identifying_claim_is_refused(changes: dict[str, Any]) -> None:
     """Otherwise bob could become the client, or a person whose id equals his `sub`."""
     with pytest.raises(InvalidToken, match="no_subject") as refusal:
-        check(relaxed(), token_use="access", **changes)
+        check(relaxed_rules(), token_use="access", **changes)
 
     assert refusal.value.claim == "oid"
 
@@ -286,7 +286,7 @@ def test_a_person_without_the_identifying_claim_is_refused(changes: dict[str, An
 def test_a_token_without_a_subject_is_refused() -> None:
     """Without a subject and a client id, the token identifies no caller."""
     with pytest.raises(InvalidToken, match="no_subject"):
-        check(relaxed(), token_use="access", sub=ABSENT, client_id=ABSENT)
+        check(relaxed_rules(), token_use="access", sub=ABSENT, client_id=ABSENT)
 
 
 @pytest.mark.requirement("C23")
@@ -302,7 +302,7 @@ def test_a_token_without_a_subject_is_refused() -> None:
 )
 def test_only_the_first_scope_claim_is_used(changes: dict[str, Any], scopes: set[str]) -> None:
     """Scopes of two claims are never combined."""
-    assert check(relaxed(), token_use="access", oid="o-1", **changes).scopes == scopes
+    assert check(relaxed_rules(), token_use="access", oid="o-1", **changes).scopes == scopes
 
 
 @pytest.mark.requirement("C22")
@@ -310,7 +310,7 @@ def test_only_the_first_scope_claim_is_used(changes: dict[str, Any], scopes: set
 def test_an_entry_of_a_scope_list_may_not_contain_a_space(scp: Any) -> None:
     """Such an entry would grant two scopes where the issuer meant one."""
     with pytest.raises(InvalidToken, match="bad_scope"):
-        check(relaxed(), token_use="access", oid="o-1", scp=scp)
+        check(relaxed_rules(), token_use="access", oid="o-1", scp=scp)
 
 
 @pytest.mark.requirement("C24", "C25")
@@ -318,7 +318,7 @@ def test_an_entry_of_a_scope_list_may_not_contain_a_space(scp: Any) -> None:
 def test_a_preset_can_require_a_claim_value_of_access_tokens(token_use: Any) -> None:
     """Cognito signs ID and access tokens alike; ``token_use`` is the only difference."""
     with pytest.raises(InvalidToken, match="wrong_kind"):
-        check(relaxed(), token_use=token_use)
+        check(relaxed_rules(), token_use=token_use)
 
 
 def test_all_optional_claims_are_read() -> None:

@@ -106,7 +106,7 @@ def is_scope(value: object) -> bool:
     )
 
 
-def judge(claims: dict[str, Any]) -> bool:
+def is_acceptable(claims: dict[str, Any]) -> bool:
     """Whether RFC 9068 and our limits accept these claims, rule by rule and slowly."""
     required = {"iss", "aud", "exp", "iat", "sub", "client_id", "jti"}
     return (
@@ -120,14 +120,14 @@ def judge(claims: dict[str, Any]) -> bool:
     )
 
 
-def verdict(claims: dict[str, Any]) -> Accepted | None:
+def accepted_claims(claims: dict[str, Any]) -> Accepted | None:
     try:
         return check_claims(claims, EXPECTED_RULES, now=NOW)
     except AuthError:
         return None
 
 
-def mixed(changed: dict[str, Any], removed: set[str]) -> dict[str, Any]:
+def changed_claims(changed: dict[str, Any], removed: set[str]) -> dict[str, Any]:
     return {name: value for name, value in (VALID_CLAIMS | changed).items() if name not in removed}
 
 
@@ -136,9 +136,9 @@ def test_arbitrary_claims_get_the_verdict_of_a_reference_implementation(
     changed: dict[str, Any], removed: set[str]
 ) -> None:
     """Claims are accepted exactly when every rule holds; otherwise an AuthError is raised."""
-    claims = mixed(changed, removed)
+    claims = changed_claims(changed, removed)
 
-    assert (verdict(claims) is not None) is judge(claims)
+    assert (accepted_claims(claims) is not None) is is_acceptable(claims)
 
 
 @given(changes, removals, st.randoms(use_true_random=False))
@@ -146,14 +146,14 @@ def test_the_order_of_claims_and_unknown_claims_do_not_matter(
     changed: dict[str, Any], removed: set[str], random: Any
 ) -> None:
     """JSON objects have no order, and unknown claims are ignored (RFC 7519 section 4)."""
-    claims = mixed(changed, removed)
+    claims = changed_claims(changed, removed)
     shuffled = [*claims.items(), ("x-unknown", changed), ("Sub", "root"), ("AUD", RESOURCE)]
     random.shuffle(shuffled)
 
-    assert verdict(dict(shuffled)) == verdict(claims)
+    assert accepted_claims(dict(shuffled)) == accepted_claims(claims)
 
 
 @given(st.dictionaries(st.text(max_size=8) | st.sampled_from(NAMES), values, max_size=12))
 def test_arbitrary_claims_never_raise_another_error(claims: dict[str, Any]) -> None:
     """The result is a refusal or an acceptance."""
-    assert (verdict(claims) is not None) is judge(claims)
+    assert (accepted_claims(claims) is not None) is is_acceptable(claims)

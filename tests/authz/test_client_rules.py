@@ -8,7 +8,7 @@ from gatepost_authz.config import ClientRule, TenantRule
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import Policy, reaches
-from tests.authz.conftest import RIVAL, issuer
+from tests.authz.conftest import RIVAL_ISSUER, issuer
 from tests.authz.test_tenant import caller
 from tests.support.issuers import ABSENT
 from tests.support.measuring import each
@@ -73,7 +73,7 @@ def test_a_client_rule_applies_only_to_its_own_machine(
 
 def test_an_issuer_cannot_claim_the_tenant_of_another_issuers_machine() -> None:
     """The operator gave that tenant to one client of one issuer."""
-    other = issuer(RIVAL, tenants={"o": "two"}, clients={"c": ClientRule(tenant="globex")})
+    other = issuer(RIVAL_ISSUER, tenants={"o": "two"}, clients={"c": ClientRule(tenant="globex")})
 
     with pytest.raises(InvalidToken, match="tenant_of_another_issuer"):
         caller(issuer(tenants={}), other, org_id="globex")
@@ -106,7 +106,7 @@ def test_a_client_rule_does_not_change_the_tenant_of_a_one_tenant_issuer(
 
 def test_two_issuers_may_share_a_tenant_that_both_name() -> None:
     """One names it for its machine, the other in its table."""
-    other = issuer(RIVAL, tenants={"o": "globex"})
+    other = issuer(RIVAL_ISSUER, tenants={"o": "globex"})
     settings = issuer(tenants={}, clients={"client-1": ClientRule(tenant="globex")})
 
     machine = caller(settings, other, **MACHINE)

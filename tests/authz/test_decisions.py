@@ -11,7 +11,7 @@ from gatepost_authz.verdict_cache import LIFETIME, VerdictCache, verdict_on
 from gatepost_authz.verifier import key_of
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate
 from tests.support.issuers import jwk, rsa_key
-from tests.support.measuring import steps
+from tests.support.measuring import count_lines
 
 
 class Versions(msgspec.Struct):
@@ -29,7 +29,7 @@ CALLER = TenantContext(
 KEY = key_of("token", RESOURCE, 1)
 
 
-def remembered(
+def cache_with_verdict(
     keys: Versions, *, capacity: int = 10, caller: TenantContext = CALLER, version: int = 1
 ) -> VerdictCache:
     decisions = VerdictCache(capacity)
@@ -39,7 +39,7 @@ def remembered(
 
 def test_a_cached_verdict_returns_the_same_caller() -> None:
     """The token is not verified again while nothing has changed."""
-    assert remembered(Versions()).get(KEY, now=NOW + 1) is CALLER
+    assert cache_with_verdict(Versions()).get(KEY, now=NOW + 1) is CALLER
 
 
 @pytest.mark.requirement("N18", "N19", "N20")
@@ -55,7 +55,7 @@ def test_a_cached_verdict_returns_the_same_caller() -> None:
 )
 def test_cache_keys_differ_by_token_resource_and_configuration(key: tuple[bytes, str, int]) -> None:
     """One changed byte of a token never finds the verdict of another token."""
-    assert remembered(Versions()).get(key, now=NOW) is None
+    assert cache_with_verdict(Versions()).get(key, now=NOW) is None
 
 
 @pytest.mark.requirement("N18", "N22")
@@ -78,7 +78,7 @@ def test_a_verdict_ends_with_the_token_or_after_a_minute(
 ) -> None:
     """The wall clock decides; setting it back ends every verdict made later."""
     caller = msgspec.structs.replace(CALLER, expires_at=expires_at)
-    decisions = remembered(Versions(), caller=caller)
+    decisions = cache_with_verdict(Versions(), caller=caller)
 
     assert (decisions.get(KEY, now=now) is caller) is hit
 
@@ -87,11 +87,11 @@ def test_a_verdict_ends_with_the_token_or_after_a_minute(
 def test_a_verdict_ends_when_its_issuer_removes_a_key() -> None:
     """This also holds if the key is removed while the verdict is being made."""
     keys = Versions()
-    decisions = remembered(keys)
+    decisions = cache_with_verdict(keys)
     keys.version += 1
     assert decisions.get(KEY, now=NOW) is None
 
-    late = remembered(keys, version=1)
+    late = cache_with_verdict(keys, version=1)
     assert late.get(KEY, now=NOW) is None
 
 
@@ -168,7 +168,7 @@ def test_a_token_that_is_verified_again_takes_no_second_cache_entry() -> None:
 def test_a_smaller_cache_keeps_as_many_as_fit() -> None:
     """A reload may change the size; verdicts made under the old rules are dropped."""
     keys = Versions()
-    decisions = remembered(keys)
+    decisions = cache_with_verdict(keys)
     decisions.restart(2)
     assert decisions.get(KEY, now=NOW) is None
     for name in "abcde":
@@ -180,7 +180,7 @@ def test_a_smaller_cache_keeps_as_many_as_fit() -> None:
 @pytest.mark.requirement("N21")
 def test_a_cache_of_size_0_stores_no_verdict() -> None:
     """A deployment can turn the cache off."""
-    assert remembered(Versions(), capacity=0).get(KEY, now=NOW) is None
+    assert cache_with_verdict(Versions(), capacity=0).get(KEY, now=NOW) is None
 
 
 def test_finding_a_cached_verdict_takes_few_steps() -> None:
@@ -195,7 +195,7 @@ def test_finding_a_cached_verdict_takes_few_steps() -> None:
         for token in tokens:
             assert decisions.get(key_of(token, RESOURCE, 1), now=NOW) is CALLER
 
-    assert 0 < steps(rotation) < 20 * len(tokens)
+    assert 0 < count_lines(rotation) < 20 * len(tokens)
 
 
 class Refusing:

@@ -72,7 +72,7 @@ def test_metadata_locations_of_an_issuer_are_tried_in_order(
 ISSUER = "https://id.example.com/realms/acme"
 
 
-def read(document: dict[str, Any], **changes: Any) -> IssuerMetadata:
+def metadata_read(document: dict[str, Any], **changes: Any) -> IssuerMetadata:
     return metadata_of(DiscoveryLocation(issuer=ISSUER, **changes), "https://location", document)
 
 
@@ -94,7 +94,7 @@ def read(document: dict[str, Any], **changes: Any) -> IssuerMetadata:
 def test_a_document_of_another_issuer_is_refused(named: object) -> None:
     """Issuers are compared as strings, because one host may serve many issuers."""
     with pytest.raises(FetchError, match="issuer"):
-        read({"issuer": named, "jwks_uri": f"{ISSUER}/keys"})
+        metadata_read({"issuer": named, "jwks_uri": f"{ISSUER}/keys"})
 
 
 @pytest.mark.requirement("N10")
@@ -113,7 +113,7 @@ def test_a_document_of_another_issuer_is_refused(named: object) -> None:
 )
 def test_metadata_endpoints_on_another_host_are_refused(url: str) -> None:
     """An attacker who plants a metadata document must not add keys or get a secret."""
-    metadata = read({"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url})
+    metadata = metadata_read({"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url})
 
     for name in ("jwks_uri", "introspection_endpoint"):
         with pytest.raises(FetchError, match="elsewhere"):
@@ -131,7 +131,9 @@ def test_metadata_endpoints_on_another_host_are_refused(url: str) -> None:
 )
 def test_metadata_urls_for_browsers_must_be_https(url: str) -> None:
     """The URL carries an ID token, and no address policy checks it."""
-    metadata = read({"issuer": ISSUER, "end_session_endpoint": url, "authorization_endpoint": url})
+    metadata = metadata_read(
+        {"issuer": ISSUER, "end_session_endpoint": url, "authorization_endpoint": url}
+    )
 
     assert metadata.end_session_endpoint == ""
     with pytest.raises(FetchError, match="elsewhere"):
@@ -144,7 +146,7 @@ def test_keys_on_another_host_are_accepted_if_the_preset_names_it() -> None:
     url = "https://login.example.net/common/keys"
     document = {"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url}
 
-    metadata = read(document, key_hosts=("login.example.net",))
+    metadata = metadata_read(document, key_hosts=("login.example.net",))
 
     assert metadata.endpoint("jwks_uri") == url
     with pytest.raises(FetchError, match="elsewhere"):
@@ -154,9 +156,9 @@ def test_keys_on_another_host_are_accepted_if_the_preset_names_it() -> None:
 def test_a_missing_or_invalid_endpoint_in_metadata_is_an_error() -> None:
     """A list in place of a URL makes the document invalid."""
     with pytest.raises(FetchError, match="metadata"):
-        read({"issuer": ISSUER}).endpoint("jwks_uri")
+        metadata_read({"issuer": ISSUER}).endpoint("jwks_uri")
     with pytest.raises(FetchError, match="metadata"):
-        read({"issuer": ISSUER, "jwks_uri": ["https://id.example.com/keys"]})
+        metadata_read({"issuer": ISSUER, "jwks_uri": ["https://id.example.com/keys"]})
 
 
 @pytest.fixture

@@ -22,13 +22,13 @@ async def fetcher() -> AsyncIterator[Fetcher]:
     await fetcher.aclose()
 
 
-async def begin(send: Send, first: bytes = b"") -> None:
+async def begin_answer(send: Send, first: bytes = b"") -> None:
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": first, "more_body": True})
 
 
-async def silent(scope: Scope, receive: Receive, send: Send) -> None:
+async def never_answer(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer nothing until the caller hangs up."""
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -36,14 +36,14 @@ async def silent(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def stalling(scope: Scope, receive: Receive, send: Send) -> None:
     """Begin an answer and stop in the middle."""
-    await begin(send, b'{"keys":')
-    await silent(scope, receive, send)
+    await begin_answer(send, b'{"keys":')
+    await never_answer(scope, receive, send)
 
 
 async def dripping(scope: Scope, receive: Receive, send: Send) -> None:
     """Send a byte now and then, each well within any timeout for a single read."""
-    await begin(send, b'{"keys":[')
-    gone = asyncio.ensure_future(silent(scope, receive, send))
+    await begin_answer(send, b'{"keys":[')
+    gone = asyncio.ensure_future(never_answer(scope, receive, send))
     while not gone.done():
         await send({"type": "http.response.body", "body": b" ", "more_body": True})
         await asyncio.wait({gone}, timeout=0.02)
@@ -51,8 +51,8 @@ async def dripping(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def endless(scope: Scope, receive: Receive, send: Send) -> None:
     """Send as fast as it is taken."""
-    await begin(send, b'{"keys":[')
-    gone = asyncio.ensure_future(silent(scope, receive, send))
+    await begin_answer(send, b'{"keys":[')
+    gone = asyncio.ensure_future(never_answer(scope, receive, send))
     while not gone.done():
         await send({"type": "http.response.body", "body": b" " * 65_536, "more_body": True})
         await asyncio.wait({gone}, timeout=0)
@@ -66,7 +66,7 @@ async def reason(fetcher: Fetcher, idp: Idp, app: Any, **options: Any) -> str:
 
 
 @pytest.mark.requirement("N01")
-@pytest.mark.parametrize("app", [silent, stalling, dripping])
+@pytest.mark.parametrize("app", [never_answer, stalling, dripping])
 async def test_a_slow_document_times_out(fetcher: Fetcher, idp: Idp, app: Any) -> None:
     """The deadline covers the whole document, and the event loop is not blocked meanwhile."""
     begun = time.monotonic()

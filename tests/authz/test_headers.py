@@ -11,7 +11,7 @@ from gatepost_authz import IdentityHeaders
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.headers import Impersonating
 from gatepost_authz.middleware import BearerMiddleware
-from tests.authz.test_middleware import ALICE, OneTokenVerifier, RecordingApp, call, gate
+from tests.authz.test_middleware import ALICE, OneTokenVerifier, RecordingApp, bearer_gate, call
 from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("A6", "W12")
@@ -30,14 +30,14 @@ IDENTITY_FIELDS = {
 }
 
 
-async def behind(
+async def headers_behind_gate(
     caller: TenantContext, *fields: tuple[bytes, bytes], **more: Any
 ) -> list[tuple[bytes, bytes]]:
     """The headers that reach the application, but for the credentials."""
     app_behind = RecordingApp()
     headers = [(b"authorization", b"Bearer good"), *fields]
     scope = {"type": "http", "path": "/mcp", "query_string": b"", "headers": headers}
-    await call(gate(OneTokenVerifier(caller), app_behind, **more), scope)
+    await call(bearer_gate(OneTokenVerifier(caller), app_behind, **more), scope)
     first, *rest = app_behind.reached[0]["headers"]
     assert first == (b"authorization", b"Bearer good")
     assert scope["headers"] is headers
@@ -46,8 +46,8 @@ async def behind(
 
 async def test_the_application_gets_the_proved_identity_in_headers() -> None:
     """Tenant, subject and scopes have headers; missing claims have none."""
-    full = await behind(BOB)
-    plain = await behind(ALICE)
+    full = await headers_behind_gate(BOB)
+    plain = await headers_behind_gate(ALICE)
 
     assert dict(full) == IDENTITY_FIELDS
     assert len(full) == len(IDENTITY_FIELDS)
@@ -68,7 +68,7 @@ FORGED_NAMES = [
 @each("name", FORGED_NAMES, ids=repr)
 async def test_identity_headers_of_the_caller_are_removed(name: bytes) -> None:
     """Every notation that a framework treats as the same name is removed."""
-    rest = await behind(BOB, (name, b"globex"), (b"x-a", b"1"), (name, b"globex"))
+    rest = await headers_behind_gate(BOB, (name, b"globex"), (b"x-a", b"1"), (name, b"globex"))
 
     assert rest == [(b"x-a", b"1"), *IDENTITY_FIELDS.items()]
 
@@ -80,7 +80,7 @@ async def test_identity_headers_of_the_caller_are_removed(name: bytes) -> None:
 )  # fmt: skip
 async def test_other_headers_are_passed_on_unchanged(name: bytes) -> None:
     """The name and the value stay as the client sent them."""
-    assert (name, b"1") in await behind(ALICE, (name, b"1"))
+    assert (name, b"1") in await headers_behind_gate(ALICE, (name, b"1"))
 
 
 async def test_the_names_of_the_identity_headers_are_configurable() -> None:
@@ -96,7 +96,10 @@ async def test_the_names_of_the_identity_headers_are_configurable() -> None:
         (b"x-gatepost-tenant", b"2"),
     ]
 
-    assert await behind(BOB, *sent, identity=names) == [(b"x-account", b"acme"), (b"who", b"alice")]
+    assert await headers_behind_gate(BOB, *sent, identity=names) == [
+        (b"x-account", b"acme"),
+        (b"who", b"alice"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -136,13 +139,15 @@ def test_identity_header_values_are_unambiguous_visible_ascii(
 
 async def test_identity_headers_can_be_turned_off() -> None:
     """With None the gate removes no header and adds none."""
-    assert await behind(ALICE, (b"x-tenant", b"1"), identity=None) == [(b"x-tenant", b"1")]
+    assert await headers_behind_gate(ALICE, (b"x-tenant", b"1"), identity=None) == [
+        (b"x-tenant", b"1")
+    ]
 
 
 async def test_the_lifespan_scope_is_passed_on_unchanged() -> None:
     """A lifespan scope has no caller."""
     app_behind = RecordingApp()
-    app: BearerMiddleware = gate(OneTokenVerifier(ALICE), app_behind)
+    app: BearerMiddleware = bearer_gate(OneTokenVerifier(ALICE), app_behind)
     await call(app, {"type": "lifespan"})
 
     assert app_behind.reached == [{"type": "lifespan"}]

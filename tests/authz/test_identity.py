@@ -11,7 +11,16 @@ import pytest
 from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
 from gatepost_authz.identity import Login, check_identity
 from gatepost_authz.token_rules import TokenRules
-from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, AuthzKeys, issuer
+from tests.authz.conftest import (
+    FORGE,
+    ISSUER,
+    NOW,
+    RESOURCE,
+    RIVAL_ISSUER,
+    TARGET,
+    AuthzKeys,
+    issuer,
+)
 from tests.support.issuers import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 from tests.support.measuring import each
 
@@ -68,21 +77,21 @@ async def test_at_hash_connects_both_tokens_if_they_have_no_common_subject() -> 
     trusted = IssuerRegistry([issuer(tokens=rules)]).issuers[0]
     expected = login(trusted=trusted)
 
-    await check(identity(sub="1", at_hash=half(ACCESS_TOKEN)), expected)
+    await check(identity(sub="1", at_hash=half_hash(ACCESS_TOKEN)), expected)
     for token, reason in (
         (identity(sub="1"), "missing_claim"),
-        (identity(sub="1", at_hash=half("another")), "wrong_access_token"),
-        (identity(sub="1", username="mallory", at_hash=half(ACCESS_TOKEN)), "another_subject"),
+        (identity(sub="1", at_hash=half_hash("another")), "wrong_access_token"),
+        (identity(sub="1", username="mallory", at_hash=half_hash(ACCESS_TOKEN)), "another_subject"),
     ):
         with pytest.raises(InvalidToken, match=reason):
             await check(token, expected)
 
 
-def longer() -> str:
-    return identity(at_hash=half(ACCESS_TOKEN, "sha512"))
+def login_with_long_hash() -> str:
+    return identity(at_hash=half_hash(ACCESS_TOKEN, "sha512"))
 
 
-def half(token: str, name: str = "sha256") -> str:
+def half_hash(token: str, name: str = "sha256") -> str:
     whole = hashlib.new(name, token.encode()).digest()
     return base64.urlsafe_b64encode(whole[: len(whole) // 2]).rstrip(b"=").decode()
 
@@ -94,7 +103,7 @@ VALID_TOKENS: list[tuple[str, Callable[[], str]]] = [
     ("no time of the sign-in", lambda: identity(auth_time=0)),
     ("several audiences and us as the party", lambda: identity(aud=[CLIENT, "x"], azp=CLIENT)),
     ("one audience in a list", lambda: identity(aud=[CLIENT])),
-    ("the hash of the access token", lambda: identity(at_hash=half(ACCESS_TOKEN))),
+    ("the hash of the access token", lambda: identity(at_hash=half_hash(ACCESS_TOKEN))),
     ("within the leeway", lambda: identity(iat=NOW + 29, exp=NOW - 29)),
 ]
 
@@ -116,7 +125,7 @@ REFUSED_TOKENS: list[tuple[str, str, Callable[[], str]]] = [
     ("a stranger's key", "bad_signature", lambda: identity(sign=signer(rsa_key("other"), "RS256"))),
     ("an unknown key", "unknown_key", lambda: identity(header={"kid": "other"})),
     ("a development key", "development_token", lambda: identity(header={"kid": "dev-x"})),
-    ("another issuer", "wrong_issuer", lambda: identity(iss=RIVAL)),
+    ("another issuer", "wrong_issuer", lambda: identity(iss=RIVAL_ISSUER)),
     ("no issuer", "wrong_issuer", lambda: identity(iss=ABSENT)),
     ("no subject", "missing_claim", lambda: identity(sub=ABSENT)),
     ("no expiry", "missing_claim", lambda: identity(exp=ABSENT)),
@@ -138,11 +147,11 @@ REFUSED_TOKENS: list[tuple[str, str, Callable[[], str]]] = [
     ("a nonce of another kind", "wrong_nonce", lambda: identity(nonce=["n-1"])),
     ("another person", "another_subject", lambda: identity(sub="mallory")),
     ("an event", "missing_claim", lambda: identity(events={})),
-    ("another access token", "wrong_access_token", lambda: identity(at_hash=half("other"))),
+    ("another access token", "wrong_access_token", lambda: identity(at_hash=half_hash("other"))),
     (
         "a hash of another size",
         "wrong_access_token",
-        lambda: identity(at_hash=half(ACCESS_TOKEN, "sha512")),
+        lambda: identity(at_hash=half_hash(ACCESS_TOKEN, "sha512")),
     ),
     ("a hash of another kind", "wrong_access_token", lambda: identity(at_hash=7)),
     ("garbage", "malformed_token", lambda: "a.b.c"),
@@ -176,7 +185,9 @@ async def test_at_hash_uses_the_hash_function_of_the_algorithm(
     """Section 3.1.3.6; Ed25519 uses SHA-512."""
     keys = AuthzKeys({ISSUER: [jwk(key)]})
     token = identity(
-        header={"alg": algorithm}, sign=signer(key, algorithm), at_hash=half(ACCESS_TOKEN, digest)
+        header={"alg": algorithm},
+        sign=signer(key, algorithm),
+        at_hash=half_hash(ACCESS_TOKEN, digest),
     )
     await check(token, login(), keys)
 

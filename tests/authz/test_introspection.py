@@ -12,7 +12,7 @@ from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.introspector import MAX_RUNNING
 from gatepost_authz.tenant import Policy
 from tests.authz.conftest import NOW, TARGET, OpaqueTokenGate, tenant_target, until
-from tests.support.issuers import b64
+from tests.support.issuers import base64url_encoded
 
 
 async def test_an_active_opaque_token_identifies_its_caller(opaque_gate: OpaqueTokenGate) -> None:
@@ -326,7 +326,7 @@ async def test_an_encrypted_token_is_never_introspected(
     opaque_gate: OpaqueTokenGate, head: str
 ) -> None:
     """Another issuer made the token, and white space in its header must not hide that."""
-    token = f"{b64(head.encode())}..iv.text.tag"
+    token = f"{base64url_encoded(head.encode())}..iv.text.tag"
 
     assert await opaque_gate.verifier.verify(token, TARGET) is None
     assert opaque_gate.endpoint.asked == []

@@ -93,7 +93,7 @@ async def test_a_refresh_token_of_logto_is_refused(opaque_gate: OpaqueTokenGate)
     opaque_gate.endpoint.answer = LOGTO | {"sub": "u1"}
     assert await opaque_gate.verify("access-token")
 
-    opaque_gate.endpoint.answer = shown(LOGTO | {"sub": "u1", "token_type": None})
+    opaque_gate.endpoint.answer = without_none(LOGTO | {"sub": "u1", "token_type": None})
 
     assert await opaque_gate.refused(token="refresh-token") == "wrong_kind"
 
@@ -116,7 +116,7 @@ async def test_opaque_tokens_are_refused_for_presets_with_signed_access_tokens(
     assert opaque_gate.endpoint.asked == []
 
 
-def shown(answer: dict[str, Any]) -> dict[str, Any]:
+def without_none(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if value is not None}
 
 
@@ -162,7 +162,7 @@ async def test_responses_without_the_required_members_are_refused(
 ) -> None:
     """The cases are another client's token, a person without id and a refresh token."""
     trust(opaque_gate, preset, audiences)
-    opaque_gate.endpoint.answer = shown(answer)
+    opaque_gate.endpoint.answer = without_none(answer)
 
     with pytest.raises(InvalidToken) as refusal:
         await opaque_gate.verify(f"token-{reason}-{preset}-{len(answer)}-{audiences}")

@@ -116,7 +116,7 @@ async def test_the_endpoint_is_discovered_once_for_many_tokens(
 GOOGLE = "1234.apps.googleusercontent.com"
 
 
-def google(opaque_gate: OpaqueTokenGate) -> None:
+def trust_google(opaque_gate: OpaqueTokenGate) -> None:
     settings = Introspection(
         client_id="unused", client_secret="env:S", endpoint=f"{opaque_gate.idp.base}/id/introspect"
     )
@@ -148,7 +148,7 @@ async def test_google_tokens_are_introspected_at_the_tokeninfo_endpoint(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
     """The endpoint takes `access_token` and answers 400 for a bad token."""
-    google(opaque_gate)
+    trust_google(opaque_gate)
 
     caller = await opaque_gate.verify("ya29.a0")
 
@@ -163,7 +163,7 @@ async def test_google_tokens_are_introspected_at_the_tokeninfo_endpoint(
 
 async def test_a_google_token_for_another_app_is_refused(opaque_gate: OpaqueTokenGate) -> None:
     """The endpoint describes tokens of any app; only the listed clients are accepted."""
-    google(opaque_gate)
+    trust_google(opaque_gate)
     opaque_gate.endpoint.answer = dict(opaque_gate.endpoint.answer or {}) | {
         "aud": "other",
         "azp": "other",

@@ -5,7 +5,7 @@ import pytest
 from gatepost_authz.config import Issuer, TenantRule
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import Preset
-from tests.authz.conftest import ISSUER, RIVAL, issuer
+from tests.authz.conftest import ISSUER, RIVAL_ISSUER, issuer
 from tests.support.measuring import each
 
 GUID = "6e5a9c1c-0f4b-4d3e-9b1a-2c3d4e5f6a7b"
@@ -166,7 +166,7 @@ def test_an_issuer_on_this_machine_is_recognised(name: str, loopback: bool) -> N
 
 
 ISSUERS_WITH_TENANTS = registry(
-    issuer(RIVAL, tenants={"1": "globex", "2": "shared"}),
+    issuer(RIVAL_ISSUER, tenants={"1": "globex", "2": "shared"}),
     issuer(ISSUER, tenant=TenantRule(value="acme"), tenants={}),
     issuer("https://both.example", tenants={"x": "shared", "y": "acme"}),
     issuer("https://open.example", tenants={}),
@@ -176,10 +176,10 @@ ISSUERS_WITH_TENANTS = registry(
 @pytest.mark.parametrize(
     ("tenant", "issuers"),
     [
-        (None, (RIVAL, ISSUER, "https://both.example", "https://open.example")),
-        ("globex", (RIVAL,)),
+        (None, (RIVAL_ISSUER, ISSUER, "https://both.example", "https://open.example")),
+        ("globex", (RIVAL_ISSUER,)),
         ("acme", (ISSUER, "https://both.example")),
-        ("shared", (RIVAL, "https://both.example")),
+        ("shared", (RIVAL_ISSUER, "https://both.example")),
         ("initech", ("https://open.example",)),
     ],
 )

@@ -6,7 +6,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from gatepost_authz.jwk import ALGORITHMS, SMALL_ORDER, UnusableKeySet, VerificationKey, import_set
-from tests.support.issuers import ABSENT, b64, ec_key, ed448_key, ed_key, jwk, number, rsa_key
+from tests.support.issuers import (
+    ABSENT,
+    base64url_encoded,
+    base64url_number,
+    ec_key,
+    ed448_key,
+    ed_key,
+    jwk,
+    rsa_key,
+)
 from tests.support.measuring import each
 
 DEFAULT_ALGORITHMS = frozenset({"RS256", "PS256", "ES256", "EdDSA", "Ed25519"})
@@ -28,7 +37,12 @@ def imported(
 
 
 def rsa_jwk(modulus: int, exponent: int = 65537) -> dict[str, Any]:
-    return {"kty": "RSA", "kid": "main", "n": number(modulus), "e": number(exponent)}
+    return {
+        "kty": "RSA",
+        "kid": "main",
+        "n": base64url_number(modulus),
+        "e": base64url_number(exponent),
+    }
 
 
 def with_private(**members: Any) -> dict[str, Any]:
@@ -36,7 +50,7 @@ def with_private(**members: Any) -> dict[str, Any]:
 
 
 def okp(x: bytes, curve: str = "Ed25519") -> dict[str, Any]:
-    return {"kty": "OKP", "crv": curve, "x": b64(x)}
+    return {"kty": "OKP", "crv": curve, "x": base64url_encoded(x)}
 
 
 RSA = jwk(rsa_key())
@@ -45,8 +59,8 @@ ODD_2048 = rsa_key().public_key().public_numbers().n
 
 SKIPPED_KEYS = [
     # id    entry                                                   reason
-    ("A05", {"kty": "oct", "k": b64(b"k" * 32), "kid": "main"}, "symmetric_key"),
-    ("A05", RSA | {"k": b64(b"k" * 32)}, "symmetric_key"),
+    ("A05", {"kty": "oct", "k": base64url_encoded(b"k" * 32), "kid": "main"}, "symmetric_key"),
+    ("A05", RSA | {"k": base64url_encoded(b"k" * 32)}, "symmetric_key"),
     ("A11", jwk(ed448_key()), "bad_parameters"),
     ("A11", EC | {"crv": "P-384"}, "bad_parameters"),
     ("A12", rsa_jwk((1 << 511) + 1), "bad_parameters"),
@@ -62,9 +76,13 @@ SKIPPED_KEYS = [
     ("A13", rsa_jwk((1 << 8192) + 1), "bad_parameters"),
     ("A13", rsa_jwk((1 << 16383) + 1), "bad_parameters"),
     ("A14", EC | {"y": EC["x"]}, "bad_parameters"),
-    ("A14", EC | {"x": b64(bytes(32)), "y": b64(bytes(32))}, "bad_parameters"),
+    (
+        "A14",
+        EC | {"x": base64url_encoded(bytes(32)), "y": base64url_encoded(bytes(32))},
+        "bad_parameters",
+    ),
     ("A14", EC | {"x": "", "y": ""}, "bad_parameters"),
-    ("A14", EC | {"x": b64(b"\0" + bytes(32))}, "bad_parameters"),
+    ("A14", EC | {"x": base64url_encoded(b"\0" + bytes(32))}, "bad_parameters"),
     ("A14", okp(bytes(31)), "bad_parameters"),
     ("A14", okp(b"\1" + bytes(31)), "bad_parameters"),
     ("A15", RSA | {"use": "enc"}, "not_for_signatures"),
@@ -132,7 +150,11 @@ USABLE_KEYS = [
     ("A10", jwk(ed_key()) | {"alg": "Ed25519"}, {"EdDSA", "Ed25519"}),
     ("A12", jwk(rsa_key("long", 4096)), {"RS256", "PS256"}),
     ("A15", jwk(rsa_key(), use=ABSENT), {"RS256", "PS256"}),
-    ("A17", RSA | {"n": b64(b"\0" + ODD_2048.to_bytes(256, "big"))}, {"RS256", "PS256"}),
+    (
+        "A17",
+        RSA | {"n": base64url_encoded(b"\0" + ODD_2048.to_bytes(256, "big"))},
+        {"RS256", "PS256"},
+    ),
     ("A17", RSA | {"x5c": ["ignored"], "x5u": "https://evil.example"}, {"RS256", "PS256"}),
 ]
 

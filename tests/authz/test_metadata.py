@@ -19,7 +19,7 @@ def client(app: Any) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="https://h")
 
 
-def single(url: str = "https://h/mcp", **more: Any) -> Router:
+def router_of_one_resource(url: str = "https://h/mcp", **more: Any) -> Router:
     return Router(
         MetadataRoutes(
             Resource(url),
@@ -30,7 +30,7 @@ def single(url: str = "https://h/mcp", **more: Any) -> Router:
     )
 
 
-def many() -> Router:
+def router_of_tenants() -> Router:
     return Router(
         MetadataRoutes(
             Resource("https://h/t/{tenant}/mcp"),
@@ -53,7 +53,7 @@ async def test_every_metadata_location_returns_the_same_document(
     url: str, paths: list[str]
 ) -> None:
     """Clients try different locations."""
-    async with client(single(url)) as http:
+    async with client(router_of_one_resource(url)) as http:
         answers = [await http.get(path) for path in paths]
 
     assert {answer.content for answer in answers} == {answers[0].content}
@@ -70,7 +70,7 @@ async def test_every_metadata_location_returns_the_same_document(
 
 async def test_a_resource_with_a_path_has_no_metadata_at_the_root() -> None:
     """A root document would describe the whole host."""
-    async with client(single()) as http:
+    async with client(router_of_one_resource()) as http:
         assert (await http.get(WELL_KNOWN)).status_code == 404
 
 
@@ -82,7 +82,7 @@ async def test_metadata_members_without_a_value_are_omitted() -> None:
     )
     async with client(Router(bare.routes())) as http:
         assert "scopes_supported" not in (await http.get(f"/mcp{WELL_KNOWN}")).json()
-    named = single(name="Invoices", documentation="https://docs.example.com")
+    named = router_of_one_resource(name="Invoices", documentation="https://docs.example.com")
     async with client(named) as http:
         document = (await http.get(f"/mcp{WELL_KNOWN}")).json()
 
@@ -93,7 +93,7 @@ async def test_metadata_members_without_a_value_are_omitted() -> None:
 @pytest.mark.requirement("W18")
 async def test_the_metadata_can_be_read_from_every_origin() -> None:
     """The answer allows every origin and caching, and has `nosniff`."""
-    async with client(single()) as http:
+    async with client(router_of_one_resource()) as http:
         answer = await http.get(f"/mcp{WELL_KNOWN}", headers={"Origin": "https://any.example"})
         preflight = await http.options(
             f"/mcp{WELL_KNOWN}",
@@ -115,7 +115,7 @@ async def test_the_metadata_can_be_read_from_every_origin() -> None:
 
 async def test_head_returns_the_headers_of_get_without_a_body() -> None:
     """The length is that of the document."""
-    async with client(single()) as http:
+    async with client(router_of_one_resource()) as http:
         whole = await http.get(f"/mcp{WELL_KNOWN}")
         head = await http.head(f"/mcp{WELL_KNOWN}")
 
@@ -127,7 +127,7 @@ async def test_head_returns_the_headers_of_get_without_a_body() -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE", "BREW"])
 async def test_other_methods_get_405_with_the_allowed_methods(method: str) -> None:
     """RFC 9110 section 15.5.6 requires the `Allow` header."""
-    async with client(single()) as http:
+    async with client(router_of_one_resource()) as http:
         answer = await http.request(method, f"/mcp{WELL_KNOWN}")
 
     assert answer.status_code == 405
@@ -138,7 +138,7 @@ async def test_other_methods_get_405_with_the_allowed_methods(method: str) -> No
 @pytest.mark.parametrize("value", ["Bearer stale", "garbage", "", "Basic YTpi"])
 async def test_the_metadata_ignores_credentials(value: str) -> None:
     """A client with an expired token must still find the issuer."""
-    async with client(single()) as http:
+    async with client(router_of_one_resource()) as http:
         plain = await http.get(f"/mcp{WELL_KNOWN}")
         answer = await http.get(f"/mcp{WELL_KNOWN}", headers={"Authorization": value})
 
@@ -148,7 +148,7 @@ async def test_the_metadata_ignores_credentials(value: str) -> None:
 @pytest.mark.requirement("W13", "W14")
 async def test_the_metadata_contains_no_part_of_the_request() -> None:
     """The resource comes from the configuration, so a foreign `Host` has no effect."""
-    async with client(single()) as http:
+    async with client(router_of_one_resource()) as http:
         plain = await http.get(f"/mcp{WELL_KNOWN}")
         answer = await http.get(
             f"/mcp{WELL_KNOWN}",
@@ -160,7 +160,7 @@ async def test_the_metadata_contains_no_part_of_the_request() -> None:
 
 async def test_each_tenant_has_its_own_metadata() -> None:
     """Both locations have the tenant's resource and issuers."""
-    async with client(many()) as http:
+    async with client(router_of_tenants()) as http:
         for tenant, issuers in TENANTS.items():
             answers = [
                 await http.get(f"/t/{tenant}/mcp{WELL_KNOWN}"),
@@ -178,7 +178,7 @@ async def test_an_unknown_tenant_is_answered_like_any_unknown_path(
     tenant: str, inside: bool
 ) -> None:
     """A caller cannot find out which tenants exist."""
-    router = many()
+    router = router_of_tenants()
     app: Any = Starlette(routes=router.routes) if inside else router
     async with client(app) as http:
         answers = [

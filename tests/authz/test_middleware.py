@@ -51,7 +51,7 @@ ALICE = TenantContext(
 )
 
 
-def gate(
+def bearer_gate(
     verifier: OneTokenVerifier, app_behind: RecordingApp, url: str = "https://h/mcp", **more: Any
 ) -> BearerMiddleware:
     return BearerMiddleware(
@@ -86,7 +86,7 @@ async def test_a_good_token_passes_the_request_on_with_its_caller() -> None:
     """The app behind the gate reads the caller from the scope."""
     app_behind, verifier = RecordingApp(), OneTokenVerifier(ALICE)
 
-    sent = await call(gate(verifier, app_behind), http("Bearer good"))
+    sent = await call(bearer_gate(verifier, app_behind), http("Bearer good"))
 
     assert sent == []
     assert caller_of(app_behind.reached[0]) is ALICE
@@ -105,7 +105,7 @@ async def test_the_verifier_is_not_called_without_exactly_one_token(
     """The app is not called either, and the body is not read."""
     app_behind, verifier = RecordingApp(), OneTokenVerifier(ALICE)
 
-    sent = await call(gate(verifier, app_behind), http(*values))
+    sent = await call(bearer_gate(verifier, app_behind), http(*values))
 
     assert sent[0]["status"] == status
     assert challenge_in(sent).startswith(f'Bearer resource_metadata="{METADATA_URL}"')
@@ -121,7 +121,7 @@ async def test_the_app_gets_no_request_that_the_verifier_refuses(
 ) -> None:
     """The cases are a refusal, an unknown kind of token and an unavailable issuer."""
     app_behind, heard = RecordingApp(), []
-    app = gate(
+    app = bearer_gate(
         OneTokenVerifier(answer),
         app_behind,
         on_refusal=lambda scope, error: heard.append(error.reason),
@@ -137,8 +137,10 @@ async def test_the_app_gets_no_request_that_the_verifier_refuses(
 async def test_every_request_needs_the_baseline_scopes() -> None:
     """A missing scope leads to a step-up challenge with 403."""
     app_behind = RecordingApp()
-    enough = gate(OneTokenVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read"}))
-    short = gate(OneTokenVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read", "mcp:use"}))
+    enough = bearer_gate(OneTokenVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read"}))
+    short = bearer_gate(
+        OneTokenVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read", "mcp:use"})
+    )
 
     assert await call(enough, http("Bearer x")) == []
     sent = await call(short, http("Bearer x"))
@@ -151,7 +153,7 @@ async def test_every_request_needs_the_baseline_scopes() -> None:
 async def test_each_tenant_in_the_path_is_a_resource_of_its_own() -> None:
     """The verifier gets the tenant's resource, and the challenge names its metadata."""
     verifier = OneTokenVerifier(ALICE)
-    app = gate(verifier, RecordingApp(), "https://h/t/{tenant}/mcp")
+    app = bearer_gate(verifier, RecordingApp(), "https://h/t/{tenant}/mcp")
 
     await call(app, http("Bearer x", path="/t/acme/mcp"))
     sent = await call(app, http(path="/t/globex/mcp"))
@@ -168,7 +170,7 @@ async def test_a_path_without_tenant_is_refused(values: tuple[str, ...]) -> None
     app_behind, verifier = RecordingApp(), OneTokenVerifier(ALICE)
 
     sent = await call(
-        gate(verifier, app_behind, "https://h/t/{tenant}/mcp"), http(*values, path="/x")
+        bearer_gate(verifier, app_behind, "https://h/t/{tenant}/mcp"), http(*values, path="/x")
     )
 
     assert sent[0]["status"] == 401
@@ -179,7 +181,7 @@ async def test_a_path_without_tenant_is_refused(values: tuple[str, ...]) -> None
 async def test_only_http_and_lifespan_scopes_are_passed_on() -> None:
     """A websocket is closed, and an unknown scope type raises an error."""
     app_behind = RecordingApp()
-    app = gate(OneTokenVerifier(ALICE), app_behind)
+    app = bearer_gate(OneTokenVerifier(ALICE), app_behind)
 
     await call(app, {"type": "lifespan"})
     assert [scope["type"] for scope in app_behind.reached] == ["lifespan"]

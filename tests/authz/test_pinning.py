@@ -25,7 +25,7 @@ from tests.support.issuers import AsgiServer, Receive, Scope, Send, respond
 from tests.support.proxies import CertificateAuthority
 
 NAME = "id.company.test"
-LOOPBACK = networks_of(["127.0.0.0/8"])
+LOOPBACK_NETWORKS = networks_of(["127.0.0.0/8"])
 
 
 class ScriptedResolver:
@@ -47,40 +47,40 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+def company_authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
     return CertificateAuthority(tmp_path_factory.mktemp("company"))
 
 
 @pytest.fixture(scope="module")
-def port(company: CertificateAuthority) -> Iterator[int]:
-    certificate, key = company.certify(NAME)
+def port(company_authority: CertificateAuthority) -> Iterator[int]:
+    certificate, key = company_authority.certify(NAME)
     server = AsgiServer(echo, ssl_certfile=certificate, ssl_keyfile=key).start()
     yield server.port
     server.stop()
 
 
 def fetcher(
-    company: CertificateAuthority, resolver: Any, *, proxy: str = "", ca: bool = True
+    authority: CertificateAuthority, resolver: Any, *, proxy: str = "", ca: bool = True
 ) -> Fetcher:
-    bundle = str(company.bundle) if ca else ""
+    bundle = str(authority.bundle) if ca else ""
     network = Network(ca_bundle=bundle, proxy=proxy)
     return Fetcher(development=False, network=network, resolver=resolver)
 
 
 @pytest.mark.requirement("N08")
 async def test_connections_go_to_the_address_that_was_checked(
-    company: CertificateAuthority, port: int
+    company_authority: CertificateAuthority, port: int
 ) -> None:
     """The name is not resolved again after the check."""
     names = ScriptedResolver(["127.0.0.1"], ["169.254.169.254"])
-    fetch = fetcher(company, names)
+    fetch = fetcher(company_authority, names)
 
-    document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+    document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK_NETWORKS)
 
     assert document.data == {"host": f"{NAME}:{port}"}
     assert names.asked == [NAME]
     with pytest.raises(FetchError, match="address"):
-        await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+        await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK_NETWORKS)
     await fetch.aclose()
 
 
@@ -100,10 +100,10 @@ async def test_connections_go_to_the_address_that_was_checked(
     ids=",".join,
 )
 async def test_a_name_of_an_internal_host_is_refused(
-    company: CertificateAuthority, port: int, addresses: list[str]
+    company_authority: CertificateAuthority, port: int, addresses: list[str]
 ) -> None:
     """If only one of several addresses is internal, no connection is made either."""
-    fetch = fetcher(company, ScriptedResolver(addresses))
+    fetch = fetcher(company_authority, ScriptedResolver(addresses))
 
     with pytest.raises(FetchError) as failure:
         await fetch.get_json(f"https://{NAME}:{port}/")
@@ -114,10 +114,10 @@ async def test_a_name_of_an_internal_host_is_refused(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "10.0.0.1", "169.254.169.254"])
 async def test_an_address_in_the_url_is_refused_like_a_name(
-    company: CertificateAuthority, host: str
+    company_authority: CertificateAuthority, host: str
 ) -> None:
     """An attacker needs no name server to name internal addresses."""
-    fetch = fetcher(company, ScriptedResolver(["8.8.8.8"]))
+    fetch = fetcher(company_authority, ScriptedResolver(["8.8.8.8"]))
 
     with pytest.raises(FetchError, match="address"):
         await fetch.get_json(f"https://{host}/latest/meta-data")
@@ -126,12 +126,12 @@ async def test_an_address_in_the_url_is_refused_like_a_name(
 
 
 async def test_a_network_allowed_for_one_issuer_is_refused_for_another(
-    company: CertificateAuthority, port: int
+    company_authority: CertificateAuthority, port: int
 ) -> None:
     """A connection of one issuer is never reused for another issuer."""
-    fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
+    fetch = fetcher(company_authority, ScriptedResolver(["127.0.0.1"]))
     url = f"https://{NAME}:{port}/"
-    await fetch.get_json(url, allow_private=LOOPBACK)
+    await fetch.get_json(url, allow_private=LOOPBACK_NETWORKS)
 
     with pytest.raises(FetchError, match="address"):
         await fetch.get_json(url, allow_private=networks_of(["10.0.0.0/8"]))
@@ -140,31 +140,31 @@ async def test_a_network_allowed_for_one_issuer_is_refused_for_another(
 
 
 async def test_a_certificate_needs_its_ca_bundle_and_the_host_name_of_the_url(
-    company: CertificateAuthority, port: int
+    company_authority: CertificateAuthority, port: int
 ) -> None:
     """TLS checks the name in the URL."""
     names = ScriptedResolver(["127.0.0.1"])
-    stranger = fetcher(company, names, ca=False)
-    other = fetcher(company, names)
+    stranger = fetcher(company_authority, names, ca=False)
+    other = fetcher(company_authority, names)
 
     for fetch, host, reason in [
         (stranger, NAME, "certificate"),
         (other, "other.company.test", "certificate_name"),
     ]:
         with pytest.raises(FetchError) as failure:
-            await fetch.get_json(f"https://{host}:{port}/", allow_private=LOOPBACK)
+            await fetch.get_json(f"https://{host}:{port}/", allow_private=LOOPBACK_NETWORKS)
         assert failure.value.reason == reason
         await fetch.aclose()
 
 
-async def test_an_expired_certificate_is_named(company: CertificateAuthority) -> None:
+async def test_an_expired_certificate_is_named(company_authority: CertificateAuthority) -> None:
     """A new CA bundle would not help."""
-    certificate, key = company.certify(NAME, hours=-1)
+    certificate, key = company_authority.certify(NAME, hours=-1)
     server = AsgiServer(echo, ssl_certfile=certificate, ssl_keyfile=key).start()
-    fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
+    fetch = fetcher(company_authority, ScriptedResolver(["127.0.0.1"]))
     try:
         with pytest.raises(FetchError) as failure:
-            await fetch.get_json(f"https://{NAME}:{server.port}/", allow_private=LOOPBACK)
+            await fetch.get_json(f"https://{NAME}:{server.port}/", allow_private=LOOPBACK_NETWORKS)
     finally:
         await fetch.aclose()
         server.stop()
@@ -182,12 +182,12 @@ async def test_an_unreadable_ca_bundle_is_reported_as_a_fetch_error(tmp_path: Pa
 
 
 async def test_the_second_address_is_tried_when_the_first_does_not_answer(
-    company: CertificateAuthority, port: int
+    company_authority: CertificateAuthority, port: int
 ) -> None:
     """Many hosts have an IPv6 name although the machine has no IPv6."""
-    fetch = fetcher(company, ScriptedResolver(["127.0.0.9", "127.0.0.1"]))
+    fetch = fetcher(company_authority, ScriptedResolver(["127.0.0.9", "127.0.0.1"]))
 
-    document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+    document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK_NETWORKS)
 
     assert document.data == {"host": f"{NAME}:{port}"}
     await fetch.aclose()
@@ -243,11 +243,11 @@ async def proxy(port: int) -> AsyncIterator[tuple[TunnelProxy, str]]:
 
 
 async def test_a_proxy_resolves_names_itself(
-    company: CertificateAuthority, proxy: tuple[TunnelProxy, str]
+    company_authority: CertificateAuthority, proxy: tuple[TunnelProxy, str]
 ) -> None:
     """The operator trusts the proxy, so its address is not checked; TLS ends at the issuer."""
     names = ScriptedResolver(["8.8.8.8"])
-    fetch = fetcher(company, names, proxy=proxy[1])
+    fetch = fetcher(company_authority, names, proxy=proxy[1])
 
     document = await fetch.get_json(f"https://{NAME}/")
 
@@ -260,23 +260,23 @@ async def test_a_proxy_resolves_names_itself(
 
 
 async def test_an_internal_issuer_is_reached_without_the_proxy(
-    company: CertificateAuthority, port: int, proxy: tuple[TunnelProxy, str]
+    company_authority: CertificateAuthority, port: int, proxy: tuple[TunnelProxy, str]
 ) -> None:
     """A proxy for the internet often cannot reach the internal network."""
-    fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]), proxy=proxy[1])
+    fetch = fetcher(company_authority, ScriptedResolver(["127.0.0.1"]), proxy=proxy[1])
 
-    await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+    await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK_NETWORKS)
 
     assert proxy[0].asked == []
     await fetch.aclose()
 
 
 async def test_the_guarded_transport_works_in_any_httpx2_client(
-    company: CertificateAuthority, port: int
+    company_authority: CertificateAuthority, port: int
 ) -> None:
     """Packs use it; every request is checked, and errors are those of httpx2."""
-    fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
-    inside = fetch.transport(allow_private=LOOPBACK)
+    fetch = fetcher(company_authority, ScriptedResolver(["127.0.0.1"]))
+    inside = fetch.transport(allow_private=LOOPBACK_NETWORKS)
     async with httpx2.AsyncClient(transport=inside, trust_env=False) as client:
         assert (await client.post(f"https://{NAME}:{port}/", content=b"x")).json()
 

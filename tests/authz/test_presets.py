@@ -17,7 +17,15 @@ from gatepost_authz.presets import PRESETS
 from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier, Verifiers
-from tests.support.issuers import ABSENT, RECORDED_PROVIDERS, compact, ec_key, jwk, rsa_key, signer
+from tests.support.issuers import (
+    ABSENT,
+    RECORDED_PROVIDERS,
+    compact_jws,
+    ec_key,
+    jwk,
+    rsa_key,
+    signer,
+)
 from tests.support.measuring import each
 
 SIGNED_PROVIDERS = [name for name, recorded in RECORDED_PROVIDERS.items() if recorded["access"]]
@@ -54,7 +62,7 @@ class RecordedAnswer:
         self.answer = answer
 
     async def ask(self, token: str, trusted: TrustedIssuer) -> dict[str, object]:
-        return active(current(self.answer))
+        return active(with_current_times(self.answer))
 
 
 class RecordedProvider:
@@ -85,10 +93,12 @@ class RecordedProvider:
         common = {name: value for name, value in changes.items() if name in self.answer.answer}
         self.answer.answer |= common
         sign = signer(self.keys.private, recorded["header"]["alg"])
-        return compact(recorded["header"], current(recorded["claims"]) | changes, sign)
+        return compact_jws(
+            recorded["header"], with_current_times(recorded["claims"]) | changes, sign
+        )
 
 
-def current(claims: dict[str, Any]) -> dict[str, Any]:
+def with_current_times(claims: dict[str, Any]) -> dict[str, Any]:
     """The recorded claims, whose times are seconds from now."""
     now = int(time.time())
     return claims | {name: now + claims[name] for name in TIME_CLAIMS if name in claims}

@@ -131,7 +131,7 @@ async def test_the_application_gets_its_lifespan_events(forge: TokenFactory) -> 
     assert heard == ["started", "ended"]
 
 
-async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+async def app_not_called(scope: Scope, receive: Receive, send: Send) -> None:
     raise AssertionError("it was called")
 
 
@@ -153,7 +153,9 @@ def test_settings_with_errors_are_refused(
     """The application does not start; the message has every problem and what to do."""
     with pytest.raises(ValueError, match="the settings of the gate have errors") as refused:
         ProtectedApp(
-            nothing, resource=resource, issuers=[issuer("https://id.example.com", **settings)]
+            app_not_called,
+            resource=resource,
+            issuers=[issuer("https://id.example.com", **settings)],
         )
 
     assert message in str(refused.value)

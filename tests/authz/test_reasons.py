@@ -27,7 +27,7 @@ FAMILIES = {
 }
 
 
-def written(node: ast.expr) -> set[str]:
+def possible_texts(node: ast.expr) -> set[str]:
     """The texts that this expression may be; a hole in an f-string is `{}`."""
     if isinstance(node, ast.Constant):
         return {str(node.value)}
@@ -39,26 +39,28 @@ def written(node: ast.expr) -> set[str]:
             )
         }
     if isinstance(node, ast.IfExp):
-        return written(node.body) | written(node.orelse)
+        return possible_texts(node.body) | possible_texts(node.orelse)
     return set()
 
 
-def raised() -> set[str]:
+def raised_reasons() -> set[str]:
     """Every reason in the source: what errors are made with, and the defaults of their kinds."""
     names: set[str] = set()
     for call in calls_of({*ERROR_CLASSES, "line"} - {"InsufficientScope"}):
         called = dotted(call.func).rpartition(".")[2]
         if called in ERROR_CLASSES and call.args:
-            names |= written(call.args[0])
+            names |= possible_texts(call.args[0])
         elif called not in ERROR_CLASSES and len(call.args) > 1:
-            names |= {reason for reason in written(call.args[1]) if reason.startswith("bad_")}
+            names |= {
+                reason for reason in possible_texts(call.args[1]) if reason.startswith("bad_")
+            }
     for name in ERROR_CLASSES:
         reason = inspect.signature(vars(errors)[name]).parameters["reason"].default
         names |= {reason} if isinstance(reason, str) else set()
     return names
 
 
-def expanded(reasons: set[str]) -> set[str]:
+def expanded_reasons(reasons: set[str]) -> set[str]:
     """The same with each family in place of its hole."""
     plain = {reason for reason in reasons if "{}" not in reason}
     return plain.union(
@@ -68,12 +70,14 @@ def expanded(reasons: set[str]) -> set[str]:
 
 def test_every_reason_has_a_rule_and_every_rule_a_reason() -> None:
     """A new reason needs a rule, and a removed reason must lose its rule."""
-    assert expanded(raised()) == set(RULES)
+    assert expanded_reasons(raised_reasons()) == set(RULES)
 
 
 def test_every_reason_of_a_failed_fetch_has_an_explanation() -> None:
     """The reason of a failed fetch becomes part of a refusal's reason."""
-    reasons = set[str]().union(*(written(call.args[0]) for call in calls_of({FetchError.__name__})))
+    reasons = set[str]().union(
+        *(possible_texts(call.args[0]) for call in calls_of({FetchError.__name__}))
+    )
 
     assert reasons <= set(FETCH_FAILURES)
 

@@ -19,7 +19,7 @@ def refuse(caller: TenantContext) -> None:
     raise RevokedToken
 
 
-def shut(opaque_gate: OpaqueTokenGate) -> None:
+def refuse_all(opaque_gate: OpaqueTokenGate) -> None:
     """Refuse every token from now on."""
     opaque_gate.verifier.policy = msgspec.structs.replace(opaque_gate.verifier.policy, admit=refuse)
 
@@ -44,7 +44,7 @@ async def test_a_revocation_removes_a_cached_introspection_response(
 ) -> None:
     """The issuer still says that the token is active, and it is refused."""
     assert await opaque_gate.verify() is not None
-    shut(opaque_gate)
+    refuse_all(opaque_gate)
     opaque_gate.verifier.forget(lambda caller: True)
 
     assert await opaque_gate.refused(RevokedToken) == "revoked"
@@ -53,7 +53,7 @@ async def test_a_revocation_removes_a_cached_introspection_response(
 async def test_undoing_a_revocation_takes_effect_at_once(opaque_gate: OpaqueTokenGate) -> None:
     """The cached refusal is removed when the revocations change."""
     policy = opaque_gate.verifier.policy
-    shut(opaque_gate)
+    refuse_all(opaque_gate)
     assert await opaque_gate.refused(RevokedToken) == "revoked"
     opaque_gate.verifier.policy = policy
     opaque_gate.verifier.forget(lambda caller: False)
@@ -68,7 +68,7 @@ async def test_a_revocation_during_an_introspection_applies_to_its_response(
     opaque_gate.endpoint.open.clear()
     waiting = asyncio.create_task(opaque_gate.refused(RevokedToken))
     await until(lambda: opaque_gate.endpoint.asked)
-    shut(opaque_gate)
+    refuse_all(opaque_gate)
     opaque_gate.endpoint.open.set()
 
     assert await waiting == "revoked"

@@ -19,16 +19,16 @@ from gatepost_authz.verifier import looks_like_jwt
 from tests.authz.conftest import FORGE
 from tests.support.issuers import (
     ABSENT,
-    b64,
-    compact,
+    base64url_decoded,
+    base64url_encoded,
+    compact_jws,
     ec_key,
     ed448_key,
     ed_key,
-    encode,
     jwk,
+    jws_segment,
     rsa_key,
     signer,
-    unb64,
 )
 from tests.support.measuring import each
 
@@ -40,7 +40,7 @@ def key(private: Any, **members: Any) -> VerificationKey:
     return only
 
 
-def headed(**members: Any) -> str:
+def with_header(**members: Any) -> str:
     return FORGE.token(header=members)
 
 
@@ -48,66 +48,77 @@ def text_header(text: str) -> str:
     return FORGE.token(header=f'{{{text}"typ":"at+jwt","alg":"RS256","kid":"main"}}'.encode())
 
 
-def raw(header: bytes) -> str:
+def with_raw_header(header: bytes) -> str:
     return FORGE.token(header=header)
 
 
-def reshaped(change: Callable[[str, str, str], str]) -> str:
+def with_changed_parts(change: Callable[[str, str, str], str]) -> str:
     return change(*FORGE.token().split("."))
 
 
 REFUSED_HEADERS = [
-    *[("A02", headed(alg=alg)) for alg in ("none", "None", "NONE", "nOnE", " none")],
+    *[("A02", with_header(alg=alg)) for alg in ("none", "None", "NONE", "nOnE", " none")],
     ("A01", FORGE.token(header={"alg": "none"}, sign=lambda data: b"")),
-    *[("A03", headed(alg=alg)) for alg in (ABSENT, None, 256, ["RS256"], {"alg": 1}, "", True)],
-    *[("A04", headed(alg=alg)) for alg in ("HS256", "HS384", "HS512")],
-    *[("A11", headed(alg=alg)) for alg in ("Ed448", "ES256K", "RSA-OAEP", "rs256", "ES257")],
-    ("A20", reshaped(lambda h, p, s: f"{h}.{p}.")),
-    ("A20", reshaped(lambda h, p, s: f"{h}.{p}.{s[:-1]}" + chr(ord(s[-1]) + 1))),
-    *[("H04", headed(kid=kid)) for kid in (7, None, ["main"], {"a": 1}, "", "k" * 257, True)],
-    *[("H04", headed(kid=kid)) for kid in ("kid\r\nX: y", "a\0b", "a\x7f", "\u202eniam", "a\tb")],
-    ("H04", headed(kid="k" * 10_000)),
-    *[("H07", headed(crit=crit)) for crit in (["x"], [], "exp", ["b64"], None)],
-    ("H07", headed(crit=["b64"], b64=True)),
-    ("H08", headed(b64=False)),
-    ("H08", headed(b64=True)),
-    *[("H09", headed(typ=typ)) for typ in (7, None, "", ["at+jwt"])],
     *[
-        ("H09", headed(typ=prefix + typ))
+        ("A03", with_header(alg=alg))
+        for alg in (ABSENT, None, 256, ["RS256"], {"alg": 1}, "", True)
+    ],
+    *[("A04", with_header(alg=alg)) for alg in ("HS256", "HS384", "HS512")],
+    *[("A11", with_header(alg=alg)) for alg in ("Ed448", "ES256K", "RSA-OAEP", "rs256", "ES257")],
+    ("A20", with_changed_parts(lambda h, p, s: f"{h}.{p}.")),
+    ("A20", with_changed_parts(lambda h, p, s: f"{h}.{p}.{s[:-1]}" + chr(ord(s[-1]) + 1))),
+    *[("H04", with_header(kid=kid)) for kid in (7, None, ["main"], {"a": 1}, "", "k" * 257, True)],
+    *[
+        ("H04", with_header(kid=kid))
+        for kid in ("kid\r\nX: y", "a\0b", "a\x7f", "\u202eniam", "a\tb")
+    ],
+    ("H04", with_header(kid="k" * 10_000)),
+    *[("H07", with_header(crit=crit)) for crit in (["x"], [], "exp", ["b64"], None)],
+    ("H07", with_header(crit=["b64"], b64=True)),
+    ("H08", with_header(b64=False)),
+    ("H08", with_header(b64=True)),
+    *[("H09", with_header(typ=typ)) for typ in (7, None, "", ["at+jwt"])],
+    *[
+        ("H09", with_header(typ=prefix + typ))
         for typ in ("dpop+jwt", "logout+jwt", "secevent+jwt", "oauth-id-jag+jwt", "DPoP+JWT")
         for prefix in ("", "application/", "APPLICATION/")
     ],
-    ("C25", headed(typ="token-introspection+jwt")),
-    ("C25", headed(typ="oauth-authz-req+jwt")),
-    *[("H10", headed(cty=cty)) for cty in ("JWT", "jwt", "application/json", None)],
+    ("C25", with_header(typ="token-introspection+jwt")),
+    ("C25", with_header(typ="oauth-authz-req+jwt")),
+    *[("H10", with_header(cty=cty)) for cty in ("JWT", "jwt", "application/json", None)],
     ("H11", text_header('"alg":"none",')),
     ("H11", text_header('"\\u0061lg":"none",')),
-    ("H12", raw(b'["RS256"]')),
-    ("H12", raw(b'{"alg":"RS256","x":"\xff"}')),
+    ("H12", with_raw_header(b'["RS256"]')),
+    ("H12", with_raw_header(b'{"alg":"RS256","x":"\xff"}')),
     ("H12", text_header('"x":"\\ud800",')),
-    ("H12", raw(b'{"alg":"RS256"}{"alg":"RS256"}')),
+    ("H12", with_raw_header(b'{"alg":"RS256"}{"alg":"RS256"}')),
     ("H13", text_header(f'"x":{"[" * 1500}{"]" * 1500},')),
     ("H13", text_header(f'"x":{"[" * 8}{"]" * 8},')),
     ("H13", text_header(f'"x":"{"x" * 4096}",')),
-    ("H14", headed(enc="A128GCM")),
-    ("H14", headed(zip="DEF")),
-    ("H14", ".".join([encode({"alg": "PBES2-HS256+A128KW", "p2c": 2**31}), *["AAAA"] * 4])),
-    ("H15", reshaped(lambda h, p, s: f"{h}..{s}")),
-    ("H15", reshaped(lambda h, p, s: f"{h}.{p}")),
-    ("H15", reshaped(lambda h, p, s: f"{h}.{p}.{s}.{s}")),
-    ("H15", reshaped(lambda h, p, s: f".{p}.{s}")),
+    ("H14", with_header(enc="A128GCM")),
+    ("H14", with_header(zip="DEF")),
+    ("H14", ".".join([jws_segment({"alg": "PBES2-HS256+A128KW", "p2c": 2**31}), *["AAAA"] * 4])),
+    ("H15", with_changed_parts(lambda h, p, s: f"{h}..{s}")),
+    ("H15", with_changed_parts(lambda h, p, s: f"{h}.{p}")),
+    ("H15", with_changed_parts(lambda h, p, s: f"{h}.{p}.{s}.{s}")),
+    ("H15", with_changed_parts(lambda h, p, s: f".{p}.{s}")),
     ("H15", "..."),
     ("H15", ".."),
     ("H15", ""),
-    ("H15", reshaped(lambda h, p, s: json.dumps({"protected": h, "payload": p, "signature": s}))),
-    ("H16", reshaped(lambda h, p, s: f"{h}.{p}.{s}==")),
-    ("H16", reshaped(lambda h, p, s: f"{h}=.{p}.{s}")),
-    ("H16", reshaped(lambda h, p, s: f"{h}. {p}.{s}")),
-    ("H16", reshaped(lambda h, p, s: f"{h}.{p}.{s}\n")),
-    ("H16", reshaped(lambda h, p, s: f"{h}.{p}.+{s[1:]}")),
-    ("H16", reshaped(lambda h, p, s: f"{h}.{p}./{s[1:]}")),
-    ("H16", reshaped(lambda h, p, s: f"{h}.{p}.\u00e9{s[1:]}")),
-    ("H16", reshaped(lambda h, p, s: f"{h}.{p}.\ud800{s[1:]}")),
+    (
+        "H15",
+        with_changed_parts(
+            lambda h, p, s: json.dumps({"protected": h, "payload": p, "signature": s})
+        ),
+    ),
+    ("H16", with_changed_parts(lambda h, p, s: f"{h}.{p}.{s}==")),
+    ("H16", with_changed_parts(lambda h, p, s: f"{h}=.{p}.{s}")),
+    ("H16", with_changed_parts(lambda h, p, s: f"{h}. {p}.{s}")),
+    ("H16", with_changed_parts(lambda h, p, s: f"{h}.{p}.{s}\n")),
+    ("H16", with_changed_parts(lambda h, p, s: f"{h}.{p}.+{s[1:]}")),
+    ("H16", with_changed_parts(lambda h, p, s: f"{h}.{p}./{s[1:]}")),
+    ("H16", with_changed_parts(lambda h, p, s: f"{h}.{p}.\u00e9{s[1:]}")),
+    ("H16", with_changed_parts(lambda h, p, s: f"{h}.{p}.\ud800{s[1:]}")),
     ("C20", FORGE.token(payload=b'{"iss":"a","iss":"a"}')),
     ("C28", FORGE.token(payload=b'{"a":' + b"[" * 3_000 + b"]" * 3_000 + b"}")),
     ("C28", FORGE.token(payload=b'{"a":' + b"1" * 4_301 + b"}")),
@@ -144,7 +155,7 @@ def test_a_malformed_token_is_refused_before_its_key_is_looked_up(token: str) ->
 )
 def test_the_type_is_read_as_a_media_type(typ: Any, read: str) -> None:
     """Case does not matter, and `application/` may be left out (RFC 7515 section 4.1.9)."""
-    assert split(headed(typ=typ)).header.type == read
+    assert split(with_header(typ=typ)).header.type == read
 
 
 @pytest.mark.requirement("H01", "H02", "H03")
@@ -152,7 +163,7 @@ def test_keys_and_urls_in_a_token_header_are_ignored() -> None:
     """A key in the token proves nothing, so its form is not checked either."""
     lures = {"jku": "http://evil.example", "jwk": jwk(rsa_key()), "x5c": ["x"], "x5u": 7, "x5t": []}
 
-    assert split(headed(**lures)).header == split(headed()).header
+    assert split(with_header(**lures)).header == split(with_header()).header
 
 
 KEYS_BY_ALGORITHM = [
@@ -221,7 +232,7 @@ def test_the_key_decides_the_algorithm(
     assert verify(split(token), public) is None
 
 
-def der(data: bytes) -> bytes:
+def der_signature(data: bytes) -> bytes:
     return ec_key().sign(data, ec.ECDSA(hashes.SHA256()))
 
 
@@ -229,7 +240,7 @@ def der(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     "sign",
     [
-        der,
+        der_signature,
         *(lambda data, raw=raw: raw for raw in (bytes(64), b"\1" * 63, b"\1" * 65, b"\xff" * 64)),
     ],
     ids=["der", "zeros", "short", "long", "out-of-range"],
@@ -270,12 +281,12 @@ def test_a_signature_of_another_length_is_refused(private: Any, change: Any) -> 
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_a_token_with_one_changed_byte_is_refused(position: int, flip: int) -> None:
     """The byte is in the header, the payload or the signature."""
-    parts = [bytearray(unb64(part)) for part in TOKEN.split(".")]
+    parts = [bytearray(base64url_decoded(part)) for part in TOKEN.split(".")]
     whole = [(part, index) for part in parts for index in range(len(part))]
     part, index = whole[position % len(whole)]
     part[index] ^= flip
     try:
-        changed = split(".".join(b64(bytes(part)) for part in parts))
+        changed = split(".".join(base64url_encoded(bytes(part)) for part in parts))
     except InvalidToken:
         return
     assert verify(changed, key(rsa_key())) is None
@@ -285,7 +296,8 @@ TOKEN = FORGE.token()
 
 
 @given(
-    st.text(max_size=80) | st.binary(max_size=60).map(lambda data: f"{TOKEN[:60]}.{b64(data)}.x")
+    st.text(max_size=80)
+    | st.binary(max_size=60).map(lambda data: f"{TOKEN[:60]}.{base64url_encoded(data)}.x")
 )
 def test_splitting_arbitrary_text_raises_only_invalid_token(token: str) -> None:
     """Splitting returns parts or raises InvalidToken; the shape check never raises."""
@@ -301,13 +313,13 @@ def test_the_header_cache_is_bounded_and_has_no_refused_headers() -> None:
     """An attacker who invents headers neither fills the memory nor changes a result."""
     header_of.cache_clear()
     for number in range(600):
-        split(headed(kid=f"kid-{number}"))
+        split(with_header(kid=f"kid-{number}"))
     for _ in range(2):
         with pytest.raises(InvalidToken):
-            split(headed(alg="none"))
+            split(with_header(alg="none"))
 
     assert header_of.cache_info().currsize <= 256
-    assert split(compact(FORGE.header(), FORGE.claims(), SIGNER)).header.kid == "main"
+    assert split(compact_jws(FORGE.header(), FORGE.claims(), SIGNER)).header.kid == "main"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.support.measuring import each
 LIMIT = 100_000
 
 
-def read(data: bytes, max_depth: int = 8) -> dict[str, object]:
+def parsed(data: bytes, max_depth: int = 8) -> dict[str, object]:
     return loads_object(data, max_depth=max_depth, max_bytes=LIMIT)
 
 
@@ -77,7 +77,7 @@ REFUSED_TEXTS = {
 def test_ambiguous_or_invalid_json_is_refused(data: bytes) -> None:
     """JSON that parsers read differently, or that takes long to read, is refused too."""
     with pytest.raises(StrictJsonError):
-        read(data)
+        parsed(data)
 
 
 ACCEPTED_TEXTS: dict[str, tuple[bytes, Any]] = {
@@ -97,14 +97,14 @@ ACCEPTED_TEXTS: dict[str, tuple[bytes, Any]] = {
 @each(("data", "value"), ACCEPTED_TEXTS.values(), ids=ACCEPTED_TEXTS)
 def test_ordinary_json_is_read(data: bytes, value: object) -> None:
     """Strict JSON includes everything that RFC 8259 calls interoperable."""
-    assert read(data) == value
+    assert parsed(data) == value
 
 
 @pytest.mark.requirement("H13", "C28")
 def test_an_unterminated_string_with_many_quotes_is_refused_quickly() -> None:
     """The depth check reads an unterminated string only once."""
     with pytest.raises(StrictJsonError):
-        read(b'{"a":[[[[[[[[[' + b'"\\' * 40_000)
+        parsed(b'{"a":[[[[[[[[[' + b'"\\' * 40_000)
 
 
 json_values = st.recursive(
@@ -138,10 +138,10 @@ def test_the_depth_limit_is_exact(value: Any, limit: int) -> None:
     """Brackets in strings do not count; brackets around values do."""
     data = json.dumps({"[": value}).encode()
     if deepest({"[": value}) <= limit:
-        assert read(data, limit) == {"[": value}
+        assert parsed(data, limit) == {"[": value}
     else:
         with pytest.raises(StrictJsonError):
-            read(data, limit)
+            parsed(data, limit)
 
 
 def pedantic(data: bytes) -> object:
@@ -180,6 +180,6 @@ def test_arbitrary_bytes_give_the_reference_value_or_a_strict_json_error(data: b
     except (AssertionError, ValueError):
         expected = None
     try:
-        assert read(b'{"x":' + data + b"}") == expected
+        assert parsed(b'{"x":' + data + b"}") == expected
     except StrictJsonError:
         assert expected is None

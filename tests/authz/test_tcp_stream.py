@@ -30,7 +30,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @pytest.fixture
-async def ends() -> AsyncIterator[Ends]:
+async def both_ends() -> AsyncIterator[Ends]:
     """A connection, and the peer's socket."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stream = await connect_tcp("127.0.0.1", listener.getsockname()[1], WITHIN_S)
@@ -40,8 +40,8 @@ async def ends() -> AsyncIterator[Ends]:
         await stream.aclose()
 
 
-async def test_received_data_is_read_in_parts_until_the_end(ends: Ends) -> None:
-    stream, peer = ends
+async def test_received_data_is_read_in_parts_until_the_end(both_ends: Ends) -> None:
+    stream, peer = both_ends
     peer.sendall(b"abcdef")
     first = await stream.read(4, WITHIN_S)
     second = await stream.read(4, WITHIN_S)
@@ -51,9 +51,9 @@ async def test_received_data_is_read_in_parts_until_the_end(ends: Ends) -> None:
     assert await stream.read(4, WITHIN_S) == b""
 
 
-async def test_reading_from_a_silent_peer_times_out(ends: Ends) -> None:
+async def test_reading_from_a_silent_peer_times_out(both_ends: Ends) -> None:
     """The connection stays usable after the timeout."""
-    stream, peer = ends
+    stream, peer = both_ends
     with pytest.raises(httpcore2.ReadTimeout):
         await stream.read(4, 0.01)
     peer.sendall(b"late")
@@ -61,9 +61,9 @@ async def test_reading_from_a_silent_peer_times_out(ends: Ends) -> None:
     assert await stream.read(4, WITHIN_S) == b"late"
 
 
-async def test_unread_data_is_held_back_at_the_sender(ends: Ends) -> None:
+async def test_unread_data_is_held_back_at_the_sender(both_ends: Ends) -> None:
     """The stream buffers a bounded amount, and no data is lost."""
-    stream, peer = ends
+    stream, peer = both_ends
     peer.setblocking(False)
     sent, stalls = 0, 0
     while stalls < 100 and sent < MANY_BYTES:
@@ -81,8 +81,8 @@ async def test_unread_data_is_held_back_at_the_sender(ends: Ends) -> None:
     assert read == sent
 
 
-async def test_a_write_to_a_peer_that_does_not_read_times_out(ends: Ends) -> None:
-    stream, _ = ends
+async def test_a_write_to_a_peer_that_does_not_read_times_out(both_ends: Ends) -> None:
+    stream, _ = both_ends
     with pytest.raises(httpcore2.WriteTimeout):
         await stream.write(b"x" * MANY_BYTES, 0.05)
     await stream.aclose()
@@ -91,9 +91,9 @@ async def test_a_write_to_a_peer_that_does_not_read_times_out(ends: Ends) -> Non
         await stream.write(b"more", WITHIN_S)
 
 
-async def test_a_connection_reset_is_a_read_error(ends: Ends) -> None:
+async def test_a_connection_reset_is_a_read_error(both_ends: Ends) -> None:
     """A reset must not look like the end of an answer."""
-    stream, peer = ends
+    stream, peer = both_ends
     reading = asyncio.create_task(stream.read(4, WITHIN_S))
     await asyncio.sleep(0)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -103,9 +103,9 @@ async def test_a_connection_reset_is_a_read_error(ends: Ends) -> None:
         await reading
 
 
-async def test_a_closed_connection_is_detected_before_the_loop_runs(ends: Ends) -> None:
+async def test_a_closed_connection_is_detected_before_the_loop_runs(both_ends: Ends) -> None:
     """A pool checks an idle connection before it uses it again."""
-    stream, peer = ends
+    stream, peer = both_ends
     before = stream.get_extra_info("is_readable")
     peer.close()
     # The loop does not run meanwhile.
@@ -115,15 +115,15 @@ async def test_a_closed_connection_is_detected_before_the_loop_runs(ends: Ends) 
     assert stream.get_extra_info("is_readable") is True
 
 
-async def test_a_peer_without_tls_is_refused(ends: Ends) -> None:
-    stream, peer = ends
+async def test_a_peer_without_tls_is_refused(both_ends: Ends) -> None:
+    stream, peer = both_ends
     peer.sendall(b"220 hello\r\n")
     with pytest.raises(httpcore2.ConnectError):
         await stream.start_tls(ssl.create_default_context(), "example.com", WITHIN_S)
 
 
-async def test_a_hanging_tls_handshake_times_out(ends: Ends) -> None:
-    stream, _ = ends
+async def test_a_hanging_tls_handshake_times_out(both_ends: Ends) -> None:
+    stream, _ = both_ends
     with pytest.raises(httpcore2.ConnectTimeout):
         await stream.start_tls(ssl.create_default_context(), "example.com", 0.05)
 

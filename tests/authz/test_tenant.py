@@ -17,7 +17,7 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy, caller_from, tenant_id
-from tests.authz.conftest import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
+from tests.authz.conftest import FORGE, ISSUER, NOW, RIVAL_ISSUER, TARGET, issuer
 from tests.support.issuers import ABSENT
 from tests.support.measuring import each
 
@@ -41,7 +41,7 @@ def caller(
     )
 
 
-def hashed(value: str, name: str = ISSUER) -> str:
+def hashed_tenant(value: str, name: str = ISSUER) -> str:
     """The rule as the design words it, written down a second time."""
     digest = hashlib.sha256(name.encode() + b"\0" + value.encode()).digest()
     return "t-" + base64.b32encode(digest).decode()[:26].lower()
@@ -66,7 +66,7 @@ def test_other_claim_values_become_a_digest_of_issuer_and_value(value: str) -> N
     """No value is shortened or lower-cased, and a value that looks like a digest is hashed."""
     tenant_id = caller(org_id=value).tenant_id
 
-    assert tenant_id == hashed(value)
+    assert tenant_id == hashed_tenant(value)
     assert TENANT_ID.fullmatch(tenant_id)
 
 
@@ -148,7 +148,7 @@ def test_an_issuer_can_name_the_tenant_without_a_claim() -> None:
     mapped = issuer(tenant=TenantRule(issuer=True), tenants={ISSUER: "acme"})
 
     assert caller(fixed, policy=Policy(), org_id="globex").tenant_id == "acme"
-    assert caller(itself, policy=Policy()).tenant_id == hashed(ISSUER)
+    assert caller(itself, policy=Policy()).tenant_id == hashed_tenant(ISSUER)
     assert caller(mapped, policy=Policy()).tenant_id == "acme"
 
 
@@ -235,9 +235,9 @@ def test_the_tenant_in_the_path_must_match_the_token() -> None:
 
 
 RIVAL_ISSUERS = {
-    "by-claim": issuer(RIVAL, tenants={}),
-    "by-table": issuer(RIVAL, tenants={"acme": "other", "x": "acme-2"}),
-    "by-value": issuer(RIVAL, tenant=TenantRule(value="other"), tenants={}),
+    "by-claim": issuer(RIVAL_ISSUER, tenants={}),
+    "by-table": issuer(RIVAL_ISSUER, tenants={"acme": "other", "x": "acme-2"}),
+    "by-value": issuer(RIVAL_ISSUER, tenant=TenantRule(value="other"), tenants={}),
 }
 
 
@@ -251,7 +251,7 @@ def test_an_issuer_cannot_name_a_tenant_that_another_issuer_names(
     ours = issuer(tenants=own)
     assert caller(ours, rival, org_id=next(iter(own))).tenant_id == "acme"
     try:
-        named = caller(rival, ours, iss=RIVAL, org_id="acme").tenant_id
+        named = caller(rival, ours, iss=RIVAL_ISSUER, org_id="acme").tenant_id
     except InvalidToken:
         return
     assert named == "other"
@@ -262,23 +262,23 @@ def test_an_issuer_cannot_name_the_fixed_tenant_of_another_issuer() -> None:
     """A tenant rule with a value names the tenant like a table."""
     ours = issuer(tenant=TenantRule(value="acme"), tenants={})
     with pytest.raises(InvalidToken, match="tenant_of_another_issuer"):
-        caller(issuer(RIVAL, tenants={}), ours, iss=RIVAL, org_id="acme")
+        caller(issuer(RIVAL_ISSUER, tenants={}), ours, iss=RIVAL_ISSUER, org_id="acme")
 
 
 def test_two_issuers_can_share_a_tenant_that_both_tables_name() -> None:
     """A company with two directories names the tenant in both."""
-    both = (issuer(tenants={"a": "acme"}), issuer(RIVAL, tenants={"b": "acme"}))
+    both = (issuer(tenants={"a": "acme"}), issuer(RIVAL_ISSUER, tenants={"b": "acme"}))
 
     assert caller(*both, org_id="a").tenant_id == "acme"
-    assert caller(*both, iss=RIVAL, org_id="b").tenant_id == "acme"
+    assert caller(*both, iss=RIVAL_ISSUER, org_id="b").tenant_id == "acme"
 
 
 @pytest.mark.requirement("C29")
 def test_two_issuers_without_tables_cannot_name_tenants() -> None:
     """`check` asks for tables, because the owner of a tenant would be unknown."""
-    for name in (ISSUER, RIVAL):
+    for name in (ISSUER, RIVAL_ISSUER):
         with pytest.raises(InvalidToken, match="tenant_not_exclusive"):
-            caller(issuer(tenants={}), issuer(RIVAL, tenants={}), iss=name)
+            caller(issuer(tenants={}), issuer(RIVAL_ISSUER, tenants={}), iss=name)
 
 
 ROLES = {

@@ -17,7 +17,7 @@ from tests.support.measuring import each
 OTHER_ISSUER = "https://other.example"
 
 
-def judge(rules: TokenRules, *, preset: str = "generic", **changes: Any) -> Accepted:
+def accepted_claims(rules: TokenRules, *, preset: str = "generic", **changes: Any) -> Accepted:
     """What the gate reads in a token with these changed claims."""
     settings = issuer(preset=preset, audiences=("api://gate",), tokens=rules)
     trusted = IssuerRegistry([settings]).issuers[0]
@@ -53,7 +53,7 @@ def test_each_token_rule_can_be_changed_by_a_setting(
     rules: TokenRules, changes: dict[str, Any]
 ) -> None:
     """The preset refuses the token or reads it differently; the setting changes that."""
-    accepted = judge(rules, **changes)
+    accepted = accepted_claims(rules, **changes)
 
     assert (accepted.subject, accepted.subject_kind) == ("alice", "user")
     assert accepted.scopes == {"files:write"}
@@ -91,7 +91,7 @@ def test_token_rules_refuse_tokens_with_their_own_reason(
 ) -> None:
     """The text for the reason names the setting."""
     with pytest.raises(InvalidToken) as refusal:
-        judge(rules, **changes)
+        accepted_claims(rules, **changes)
 
     assert refusal.value.reason == reason
 
@@ -108,7 +108,7 @@ def test_token_rules_refuse_tokens_with_their_own_reason(
 def test_empty_claims_do_not_mark_a_person_or_a_machine(rules: TokenRules, value: object) -> None:
     """Some issuers write `"username": null` for machines."""
     with pytest.raises(InvalidToken) as refusal:
-        judge(rules, username=value)
+        accepted_claims(rules, username=value)
 
     assert (refusal.value.reason, refusal.value.claim) == ("unknown_caller_kind", "username")
 
@@ -157,7 +157,7 @@ AUDIENCES = TokenRules(audience_claims=("resource", "azp"), client_as_audience=T
 def test_an_existing_audience_claim_always_decides(changes: dict[str, Any]) -> None:
     """No other claim and no client id replaces an audience that the token has."""
     with pytest.raises((WrongAudience, InvalidToken), match="audience"):
-        judge(AUDIENCES, **changes)
+        accepted_claims(AUDIENCES, **changes)
 
 
 @each(
@@ -170,7 +170,7 @@ def test_an_existing_audience_claim_always_decides(changes: dict[str, Any]) -> N
 )
 def test_a_missing_audience_can_be_read_from_another_claim(changes: dict[str, Any]) -> None:
     """The operator names the claims, or lists the clients."""
-    assert judge(AUDIENCES, **changes).subject == "alice"
+    assert accepted_claims(AUDIENCES, **changes).subject == "alice"
 
 
 async def test_additional_token_types_are_accepted() -> None:
@@ -210,8 +210,8 @@ def test_a_machine_mark_can_make_the_subject_claim_optional() -> None:
     """The mark says that a missing subject means a machine."""
     rules = TokenRules(machine=(NO_SUBJECT,), person=(SUBJECT,))
 
-    accepted = judge(rules, sub=ABSENT)
+    accepted = accepted_claims(rules, sub=ABSENT)
 
     assert (accepted.subject, accepted.subject_kind) == ("client-1", "client")
     with pytest.raises(InvalidToken, match="no_subject"):
-        judge(rules, sub=ABSENT, username="alice")
+        accepted_claims(rules, sub=ABSENT, username="alice")

@@ -15,7 +15,7 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, adjusted
 from gatepost_authz.token_rules import CallerMark, TokenRules
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate, issuer
-from tests.support.issuers import compact, rsa_key, signer
+from tests.support.issuers import compact_jws, rsa_key, signer
 
 OWN_AUDIENCE = "api://gate"
 OTHER_ISSUER = "https://other.example"
@@ -24,7 +24,7 @@ CLIENTS = ["client_id", "azp", "cid"]
 PERSONAL_CLAIMS = {"username", "preferred_username", "email", "upn", "auth_time", "amr"}
 
 
-def some(names: list[str], least: int = 0) -> Any:
+def optional_list(names: list[str], least: int = 0) -> Any:
     """None, or some of *names* in any order."""
     lists = st.lists(st.sampled_from(names), min_size=least, max_size=3, unique=True)
     return st.none() | lists.map(tuple)
@@ -46,15 +46,15 @@ proofs = st.sampled_from(
 kinds = st.dictionaries(st.sampled_from(["use", "token_use"]), st.just(()), max_size=1)
 rules = st.builds(
     TokenRules,
-    types=some(["at+jwt", "JWT", "", "application/jwt", "dpop+jwt", "logout+jwt"], 1),
-    required_claims=some(["iat", "sub", "jti", "client_id", "scope", "aud"]),
-    audience_claims=some(["resource", "azp", "aud"]),
+    types=optional_list(["at+jwt", "JWT", "", "application/jwt", "dpop+jwt", "logout+jwt"], 1),
+    required_claims=optional_list(["iat", "sub", "jti", "client_id", "scope", "aud"]),
+    audience_claims=optional_list(["resource", "azp", "aud"]),
     client_as_audience=st.none() | st.booleans(),
-    subject_claims=some(CLAIMS, 1),
-    client_claims=some(CLIENTS, 1),
-    scope_claims=some(["scope", "scp", "roles", "realm_access.roles"]),
+    subject_claims=optional_list(CLAIMS, 1),
+    client_claims=optional_list(CLIENTS, 1),
+    scope_claims=optional_list(["scope", "scp", "roles", "realm_access.roles"]),
     scope_list=st.none() | st.booleans(),
-    token_id_claims=some(["jti", "uti"]),
+    token_id_claims=optional_list(["jti", "uti"]),
     forbidden=kinds,
     must_equal=st.dictionaries(st.just("use"), st.just("access"), max_size=1),
     machine=st.none() | st.lists(marks, max_size=3).map(tuple),
@@ -175,7 +175,7 @@ def has_a_subject(
     return explicit or not (PERSONAL_CLAIMS | {"sub"}) & claims.keys()
 
 
-def judged(gate: VerifierGate, token: str) -> TenantContext | None:
+def verified_caller(gate: VerifierGate, token: str) -> TenantContext | None:
     async def verify() -> TenantContext | None:
         try:
             return await gate.verifier.verify(token, TARGET)
@@ -206,19 +206,19 @@ def test_no_token_rules_accept_a_token_with_a_wrong_basic_claim(
     gate = VerifierGate(settings_of(name, rules))
     listed = adjusted(PRESETS[name], rules).client_as_audience
 
-    caller = judged(gate, signed(claims, header))
+    caller = verified_caller(gate, signed_token(claims, header))
 
     if caller is not None:
         assert may_open(claims, name)
         assert kind in {"at+jwt", "JWT", None, "application/at+jwt"}
         assert is_bound(claims, rules, listed=listed)
         assert has_a_subject(claims, caller, name, rules)
-    assert judged(gate, signed(claims, header, key="stranger")) is None
+    assert verified_caller(gate, signed_token(claims, header, key="stranger")) is None
 
 
-def signed(claims: dict[str, Any], header: dict[str, Any], key: str = "main") -> str:
+def signed_token(claims: dict[str, Any], header: dict[str, Any], key: str = "main") -> str:
     whole = {"alg": "RS256", "kid": "main", **{k: v for k, v in header.items() if v is not None}}
-    return compact(whole, claims, signer(rsa_key(key), "RS256"))
+    return compact_jws(whole, claims, signer(rsa_key(key), "RS256"))
 
 
 @given(presets, rules, values, removals, st.booleans())

@@ -6,16 +6,20 @@ import pytest
 from gatepost_authz.tunnel import HEAD_BYTES, Tunnel
 from tests.support.measuring import each
 
-ESTABLISHED = b"HTTP/1.1 200 Connection established\r\nVia: p\r\n\r\n"
+ESTABLISHED_RESPONSE = b"HTTP/1.1 200 Connection established\r\nVia: p\r\n\r\n"
 REFUSED_ANSWERS = [
     ("a refusal", b"HTTP/1.1 403 Forbidden\r\n\r\n", "refused"),
     ("a redirect", b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", "refused"),
     ("a status that only begins well", b"HTTP/1.1 2000 OK\r\n\r\n", "refused"),
     ("another protocol", b"SSH-2.0-x\r\n\r\n", "refused"),
-    ("bytes after the answer", ESTABLISHED + b"x", "refused"),
-    ("an answer that ends early", ESTABLISHED[:-1], "no answer"),
+    ("bytes after the answer", ESTABLISHED_RESPONSE + b"x", "refused"),
+    ("an answer that ends early", ESTABLISHED_RESPONSE[:-1], "no answer"),
     ("no answer", b"", "no answer"),
-    ("a long answer", ESTABLISHED[:-2] + b"a: " + b"b" * HEAD_BYTES + b"\r\n\r\n", "no answer"),
+    (
+        "a long answer",
+        ESTABLISHED_RESPONSE[:-2] + b"a: " + b"b" * HEAD_BYTES + b"\r\n\r\n",
+        "no answer",
+    ),
     ("an answer without an end", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * HEAD_BYTES, "no answer"),
 ]
 
@@ -43,7 +47,7 @@ async def negotiated(proxy: ProxyStub, at_once: int) -> None:
 @pytest.mark.parametrize("at_once", [1, 7, 4096])
 async def test_a_tunnel_opens_although_the_answer_arrives_in_parts(at_once: int) -> None:
     """The proxy gets one CONNECT with the address and the operator's password."""
-    proxy = ProxyStub(ESTABLISHED)
+    proxy = ProxyStub(ESTABLISHED_RESPONSE)
     await negotiated(proxy, at_once)
 
     assert proxy.got.startswith(b"CONNECT 192.0.2.1:443 HTTP/1.1\r\nHost: 192.0.2.1:443\r\n")
@@ -52,7 +56,7 @@ async def test_a_tunnel_opens_although_the_answer_arrives_in_parts(at_once: int)
 
 async def test_bytes_after_the_proxys_answer_are_left_for_the_tunnel() -> None:
     """Mail servers send a greeting first, which must not be lost."""
-    proxy = ProxyStub(ESTABLISHED + b"* OK ready\r\n")
+    proxy = ProxyStub(ESTABLISHED_RESPONSE + b"* OK ready\r\n")
     await negotiated(proxy, 1)
 
     assert proxy.left == b"* OK ready\r\n"

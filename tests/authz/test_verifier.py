@@ -17,7 +17,7 @@ from tests.authz.conftest import (
     ISSUER,
     NOW,
     RESOURCE,
-    RIVAL,
+    RIVAL_ISSUER,
     TARGET,
     FrozenForge,
     PublishedKeys,
@@ -30,7 +30,7 @@ from tests.support.measuring import each
 OTHER_KEY = rsa_key("other")
 
 
-def by(key: Any, algorithm: str = "RS256", **header: Any) -> str:
+def signed_by(key: Any, algorithm: str = "RS256", **header: Any) -> str:
     return FORGE.token(header={"alg": algorithm} | header, sign=signer(key, algorithm))
 
 
@@ -45,8 +45,8 @@ async def test_a_good_token_gives_its_caller() -> None:
 
 REFUSED_WITHOUT_KEYS: list[tuple[str, str, Callable[[], str]]] = [
     ("A01", "refused_algorithm", lambda: FORGE.token(header={"alg": "none"}, sign=lambda d: b"")),
-    ("A04", "refused_algorithm", lambda: by(b"k" * 32, "HS256")),
-    ("A09", "algorithm_not_allowed", lambda: by(rsa_key(), "RS384")),
+    ("A04", "refused_algorithm", lambda: signed_by(b"k" * 32, "HS256")),
+    ("A09", "algorithm_not_allowed", lambda: signed_by(rsa_key(), "RS384")),
     ("H09", "wrong_type", lambda: FORGE.token(header={"typ": "JWT"})),
     ("H09", "wrong_type", lambda: FORGE.token(header={"typ": ABSENT})),
     ("C09", "unknown_issuer", lambda: FORGE.token(iss=ABSENT)),
@@ -78,11 +78,11 @@ async def test_a_token_refused_without_a_key_causes_no_key_fetch(
 
 
 REFUSED_WITH_KEYS: list[tuple[str, str, Callable[[], str]]] = [
-    ("A20", "bad_signature", lambda: by(rsa_key("stranger"))),
-    ("H02", "bad_signature", lambda: by(OTHER_KEY, jwk=jwk(OTHER_KEY))),
-    ("H04", "unknown_key", lambda: by(rsa_key(), kid="../../../../dev/null")),
-    ("H04", "unknown_key", lambda: by(rsa_key(), kid="' OR 1=1--")),
-    ("A06", "unknown_key", lambda: by(ec_key(), "ES256")),
+    ("A20", "bad_signature", lambda: signed_by(rsa_key("stranger"))),
+    ("H02", "bad_signature", lambda: signed_by(OTHER_KEY, jwk=jwk(OTHER_KEY))),
+    ("H04", "unknown_key", lambda: signed_by(rsa_key(), kid="../../../../dev/null")),
+    ("H04", "unknown_key", lambda: signed_by(rsa_key(), kid="' OR 1=1--")),
+    ("A06", "unknown_key", lambda: signed_by(ec_key(), "ES256")),
     ("C14", "wrong_audience", lambda: FORGE.token(aud=RESOURCE + "/")),
     ("C29", "unknown_tenant", lambda: FORGE.token(org_id="initech")),
 ]
@@ -109,10 +109,10 @@ async def test_keys_of_one_issuer_do_not_verify_tokens_of_another() -> None:
     """Both issuers are trusted and use the same key id and algorithm."""
     gate = VerifierGate(
         issuer(),
-        issuer(RIVAL, tenants={"x": "rival"}),
-        keys={ISSUER: [jwk(rsa_key())], RIVAL: [jwk(OTHER_KEY)]},
+        issuer(RIVAL_ISSUER, tenants={"x": "rival"}),
+        keys={ISSUER: [jwk(rsa_key())], RIVAL_ISSUER: [jwk(OTHER_KEY)]},
     )
-    rival = FrozenForge(RIVAL, RESOURCE)
+    rival = FrozenForge(RIVAL_ISSUER, RESOURCE)
     sign = signer(OTHER_KEY, "RS256")
 
     assert (await gate.accepted(rival.token(org_id="x", sign=sign))).tenant_id == "rival"
@@ -127,16 +127,16 @@ async def test_at_most_four_keys_of_the_same_id_and_type_are_tried() -> None:
     gate = VerifierGate(keys={ISSUER: [jwk(key) for key in keys] + [jwk(ec_key()), jwk(ed_key())]})
 
     for key in keys[:4]:
-        await gate.accepted(by(key))
-    assert (await gate.refused(by(keys[4]))).reason == "bad_signature"
-    await gate.accepted(by(ec_key(), "ES256"))
-    await gate.accepted(by(ed_key(), "EdDSA"))
+        await gate.accepted(signed_by(key))
+    assert (await gate.refused(signed_by(keys[4]))).reason == "bad_signature"
+    await gate.accepted(signed_by(ec_key(), "ES256"))
+    await gate.accepted(signed_by(ed_key(), "EdDSA"))
 
 
 @pytest.mark.requirement("A08")
 async def test_a_token_without_key_id_needs_a_single_compatible_key() -> None:
     """With two compatible keys the token is refused."""
-    token = by(rsa_key(), kid=ABSENT)
+    token = signed_by(rsa_key(), kid=ABSENT)
     await VerifierGate().accepted(token)
     gate = VerifierGate(keys={ISSUER: [jwk(rsa_key()), jwk(OTHER_KEY, "other")]})
     assert (await gate.refused(token)).reason == "unknown_key"
@@ -149,7 +149,7 @@ async def test_a_token_with_an_unknown_key_id_waits_for_a_key_fetch() -> None:
     await gate.accepted(FORGE.token())
     gate.keys[ISSUER].next = [jwk(rsa_key()), jwk(OTHER_KEY, "new")]
 
-    await gate.accepted(by(OTHER_KEY, kid="new"))
+    await gate.accepted(signed_by(OTHER_KEY, kid="new"))
     assert gate.keys[ISSUER].asked == 1
 
 
@@ -160,7 +160,7 @@ async def test_a_bad_signature_causes_one_key_fetch() -> None:
     await gate.accepted(FORGE.token())
     gate.keys[ISSUER].next = [jwk(OTHER_KEY)]
 
-    await gate.accepted(by(OTHER_KEY))
+    await gate.accepted(signed_by(OTHER_KEY))
     assert gate.keys[ISSUER].asked == 1
     assert (await gate.refused(FORGE.token(jti="again"))).reason == "bad_signature"
     assert gate.keys[ISSUER].asked == 2
@@ -210,7 +210,7 @@ async def test_an_unavailable_issuer_leads_to_503_instead_of_a_refusal() -> None
 
     await gate.accepted(FORGE.token())
     with pytest.raises(IssuerUnavailable):
-        await gate.verifier.verify(by(OTHER_KEY, kid="new"), TARGET)
+        await gate.verifier.verify(signed_by(OTHER_KEY, kid="new"), TARGET)
 
 
 @pytest.mark.requirement("N18")
@@ -222,7 +222,7 @@ async def test_a_reload_ends_every_verdict() -> None:
     assert await gate.accepted(token) is first
     gate.verifier.registry = VerifierGate(issuer(tenants={"acme": "renamed"})).verifier.registry
     assert (await gate.accepted(token)).tenant_id == "renamed"
-    gate.verifier.registry = VerifierGate(issuer(RIVAL)).verifier.registry
+    gate.verifier.registry = VerifierGate(issuer(RIVAL_ISSUER)).verifier.registry
     assert (await gate.refused(token)).reason == "unknown_issuer"
 
 
@@ -230,7 +230,7 @@ async def test_a_reload_ends_every_verdict() -> None:
 async def test_only_accepted_tokens_are_cached_until_expiry_or_reload() -> None:
     """`cached` returns no caller for another token or another resource."""
     gate = VerifierGate()
-    token, other = FORGE.token(exp=NOW + 40), by(OTHER_KEY)
+    token, other = FORGE.token(exp=NOW + 40), signed_by(OTHER_KEY)
     assert gate.verifier.cached(token.encode(), TARGET) is None
     first = await gate.accepted(token)
     await gate.refused(other)
@@ -243,7 +243,7 @@ async def test_only_accepted_tokens_are_cached_until_expiry_or_reload() -> None:
     gate.clock.now = float(NOW)
     token = FORGE.token()
     await gate.accepted(token)
-    gate.verifier.registry = VerifierGate(issuer(RIVAL)).verifier.registry
+    gate.verifier.registry = VerifierGate(issuer(RIVAL_ISSUER)).verifier.registry
     assert gate.verifier.cached(token.encode(), TARGET) is None
 
 
@@ -303,7 +303,7 @@ async def test_a_cached_verdict_is_valid_for_one_resource() -> None:
     "make",
     [
         lambda: (ISSUER, FORGE.token(dev=True)),
-        lambda: (ISSUER, by(rsa_key(), kid="dev-1")),
+        lambda: (ISSUER, signed_by(rsa_key(), kid="dev-1")),
         lambda: ("http://127.0.0.1:8000/dev-as", ""),
         lambda: ("http://localhost:8000/dev-as", ""),
     ],

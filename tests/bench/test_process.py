@@ -9,7 +9,7 @@ import pytest
 
 from bench.process import BenchProcess, Cores, read_ps, read_stat, usage
 
-UNPINNED = Cores(None, None)
+UNPINNED_CORES = Cores(None, None)
 BURN_PROGRAM = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", '''
@@ -33,7 +33,7 @@ def wait_for(process: BenchProcess, text: str) -> None:
 def test_cpu_time_of_child_processes_is_counted(tmp_path: Path) -> None:
     """A server that works in child processes must not look free."""
     process = BenchProcess.start(
-        [sys.executable, "-c", BURN_PROGRAM], log=tmp_path / "log", cores=UNPINNED
+        [sys.executable, "-c", BURN_PROGRAM], log=tmp_path / "log", cores=UNPINNED_CORES
     )
     try:
         wait_for(process, "burnt")
@@ -47,7 +47,7 @@ def test_cpu_time_of_child_processes_is_counted(tmp_path: Path) -> None:
 
 def test_stopping_a_server_ends_its_process(tmp_path: Path) -> None:
     """A server left over from one round would disturb the next round."""
-    process = BenchProcess.start(["sleep", "60"], log=tmp_path / "log", cores=UNPINNED)
+    process = BenchProcess.start(["sleep", "60"], log=tmp_path / "log", cores=UNPINNED_CORES)
     assert process.running
 
     process.stop()

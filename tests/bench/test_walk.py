@@ -6,7 +6,7 @@ import sys
 
 from tests.architecture.source import ROOT
 
-FIGURES = re.compile(r"^(\w+)\b.*: (\d+) files, (\d+) functions$", re.MULTILINE)
+WALK_LINE = re.compile(r"^(\w+)\b.*: (\d+) files, (\d+) functions$", re.MULTILINE)
 MAX_FILES_AND_FUNCTIONS = {"warm": (32, 104), "approval": (60, 310), "approved": (64, 376)}
 """Files and functions of each walk: lower these when a walk gets shorter."""
 WARM_RUNS = 3
@@ -22,8 +22,8 @@ def test_a_call_passes_through_no_more_files_and_functions_than_before() -> None
     for _ in range(WARM_RUNS):
         longer = {
             name: walk
-            for name, walk in walked().items()
-            if not fits(walk, MAX_FILES_AND_FUNCTIONS[name])
+            for name, walk in walk_counts().items()
+            if not is_within_limits(walk, MAX_FILES_AND_FUNCTIONS[name])
         }
         if not longer:
             break
@@ -31,15 +31,17 @@ def test_a_call_passes_through_no_more_files_and_functions_than_before() -> None
     assert longer == {}
 
 
-def walked() -> dict[str, tuple[int, int]]:
+def walk_counts() -> dict[str, tuple[int, int]]:
     """Files and functions of each walk, in one run."""
     command = [sys.executable, "-m", "bench", "--walk"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    walks = {name: (int(files), int(number)) for name, files, number in FIGURES.findall(ran.stdout)}
+    walks = {
+        name: (int(files), int(number)) for name, files, number in WALK_LINE.findall(ran.stdout)
+    }
     assert walks.keys() == MAX_FILES_AND_FUNCTIONS.keys(), ran.stderr
     return walks
 
 
-def fits(walk: tuple[int, int], most: tuple[int, int]) -> bool:
+def is_within_limits(walk: tuple[int, int], most: tuple[int, int]) -> bool:
     """Whether neither figure is higher, and something ran at all."""
     return 20 < walk[0] <= most[0] and 50 < walk[1] <= most[1]

@@ -15,7 +15,7 @@ from bench.tokens import Mint, Purse, garbage
 from bench.workload import WORKLOADS, BenchEndpoint, Workload
 
 WARM_WORKLOAD = WORKLOADS[0]
-UNPINNED = Cores(None, None)
+UNPINNED_CORES = Cores(None, None)
 SHORT_WORKLOADS = {"warm", "garbage"}
 """An answer and a refusal; each run takes a second of both cores, so the others are slow tests."""
 SELECTED_WORKLOADS = [
@@ -83,7 +83,9 @@ def test_every_workload_runs_against_the_floor(workload: Workload, tmp_path: Pat
             files[name] = tmp_path / name
             files[name].write_text("".join(f"{token}\n" for token in pool), encoding="ascii")
         purse = Purse(files | {"thousand": files["garbage"], "fresh": files["garbage"]})
-        bench = RoundRunner(tmp_path, issuer, mint.resource, purse, UNPINNED, free_ports(["floor"]))
+        bench = RoundRunner(
+            tmp_path, issuer, mint.resource, purse, UNPINNED_CORES, free_ports(["floor"])
+        )
         with bench.started(floor, 1, workload.tools, RoundResults()) as (process, start):
             sample = bench.measure(1, floor, process, workload, 1)
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost.cli.main import main
-from tests.check.test_problems import VALID_CONFIG, folder, found
+from tests.check.test_problems import VALID_CONFIG, folder, problems_found
 
 __all__ = ["folder"]
 
@@ -30,7 +30,7 @@ class ExposureCase(NamedTuple):
     setting: str
 
 
-def hosts(*entries: str, id_: str = "config.E114") -> list[ExposureCase]:
+def host_cases(*entries: str, id_: str = "config.E114") -> list[ExposureCase]:
     """One case for each entry of `allow_hosts`."""
     return [
         ExposureCase("[tools]", f"[network]\nallow_hosts = ['{entry}']\n[tools]", id_,
@@ -100,7 +100,7 @@ EXPOSURE_CASES = [
          "limits.audit_bytes_per_day"),
     ExposureCase("[tools]", "[limits]\nfailures_per_second = 0\n[tools]", "config.W114",
          "limits.failures_per_second"),
-    *hosts(
+    *host_cases(
         "169.254.169.254",
         "169.254.169.254:80",
         "169.254.170.2:80",
@@ -114,7 +114,7 @@ EXPOSURE_CASES = [
         "metadata.google.internal:80",
         "METADATA.google.internal.:80",
     ),
-    *hosts("127.0.0.1:9464", "localhost:9464", "[::1]:9464", "[::ffff:127.0.0.1]:9464",
+    *host_cases("127.0.0.1:9464", "localhost:9464", "[::1]:9464", "[::ffff:127.0.0.1]:9464",
            "0.0.0.0:9464", "127.0.0.2:9464", id_="config.E115"),
     ExposureCase(
         "[listen]",
@@ -144,7 +144,7 @@ def test_a_setting_that_exposes_too_much_is_reported(folder: Path, case: Exposur
     Path("slash").symlink_to("/")
     assert case.old in VALID_CONFIG
 
-    problems = found(VALID_CONFIG.replace(case.old, case.new))
+    problems = problems_found(VALID_CONFIG.replace(case.old, case.new))
 
     assert (case.id, case.setting) in [(id_, setting) for id_, setting, _ in problems]
 
@@ -157,7 +157,7 @@ def test_exposure_problems_are_not_reported_in_development(
     Path("slash").symlink_to("/")
     text = VALID_CONFIG.replace(case.old, case.new)
 
-    assert case.id not in [id_ for id_, _, _ in found(f'mode = "development"\n{text}')]
+    assert case.id not in [id_ for id_, _, _ in problems_found(f'mode = "development"\n{text}')]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_ordinary_production_settings_have_no_exposure_problem(
     folder: Path, old: str, new: str
 ) -> None:
     """Operators ignore a check that reports false alarms."""
-    assert found(VALID_CONFIG.replace(old, new)) == []
+    assert problems_found(VALID_CONFIG.replace(old, new)) == []
 
 
 def test_environment_variables_are_checked_like_the_file(folder: Path) -> None:
@@ -186,7 +186,7 @@ def test_environment_variables_are_checked_like_the_file(folder: Path) -> None:
         "GATEPOST_WORKSPACE__ROOT": "/",
     }
 
-    ids = [id_ for id_, _, _ in found(VALID_CONFIG, environment)]
+    ids = [id_ for id_, _, _ in problems_found(VALID_CONFIG, environment)]
 
     assert [id_ for id_ in ids if ".E" in id_] == ["config.E110", "config.E116"]
 
@@ -221,7 +221,7 @@ def test_a_tool_that_every_user_can_change_is_found(
     Path("tools/__pycache__").mkdir(mode=0o755)
     Path(location).chmod(mode)
 
-    problems = [(id_, setting) for id_, setting, _ in found(OWN_TOOL_CONFIG)]
+    problems = [(id_, setting) for id_, setting, _ in problems_found(OWN_TOOL_CONFIG)]
 
     Path(location).chmod(0o755)
     assert problems == ([(id_, "tools.load[0]")] if id_ else [])
@@ -235,7 +235,7 @@ def test_a_tool_of_another_user_is_a_warning(folder: Path, location: str) -> Non
     Path("tools/mine.py").write_text(TOOL)
     os.chown(location, 12345, 0)
 
-    assert [(id_, setting) for id_, setting, _ in found(OWN_TOOL_CONFIG)] == [
+    assert [(id_, setting) for id_, setting, _ in problems_found(OWN_TOOL_CONFIG)] == [
         ("config.W117", "tools.load[0]")
     ]
 
@@ -262,7 +262,7 @@ def test_a_client_secret_that_others_can_read_is_found(
         'introspection.client_secret = "file:secret"',
     )
 
-    problems = [(id_, setting) for id_, setting, _ in found(text)]
+    problems = [(id_, setting) for id_, setting, _ in problems_found(text)]
 
     assert problems == [(id_, "issuers[0].introspection.client_secret") for id_ in ids]
 

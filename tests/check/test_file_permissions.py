@@ -14,7 +14,7 @@ from gatepost.tools.api import ToolFailure
 from gatepost.workspace import Workspaces
 from gatepost.workspace.ownership import PRIVATE, USAGE_FILE
 from gatepost.workspace.resolver import Choice, resolver_of
-from tests.check.test_problems import VALID_CONFIG, folder, found
+from tests.check.test_problems import VALID_CONFIG, folder, problems_found
 from tests.support.commands import tenant_folder
 from tests.support.measuring import capture_logs
 
@@ -131,7 +131,7 @@ def test_the_check_reports_folders_that_block_a_workspace(folder: Path) -> None:
     tenant_folder(folder / "workspaces", "acme").mkdir()
     (folder / "workspaces" / "acme" / "note").touch()
 
-    ((id_, setting, message),) = found(VALID_CONFIG)
+    ((id_, setting, message),) = problems_found(VALID_CONFIG)
 
     assert (id_, setting) == ("config.W121", "workspace.root")
     assert "workspaces/alice was not created by Gatepost" in message
@@ -166,7 +166,7 @@ def test_the_check_reports_a_database_that_other_users_can_read(folder: Path) ->
         (folder / f"gatepost.db{end}").touch(mode=0o600)
         (folder / f"gatepost.db{end}").chmod(0o640)
 
-    assert [(id_, setting) for id_, setting, _ in found(VALID_CONFIG)] == [
+    assert [(id_, setting) for id_, setting, _ in problems_found(VALID_CONFIG)] == [
         ("config.W120", "storage.database")
     ] * 2
 
@@ -213,7 +213,7 @@ async def test_databases_rings_and_folders_of_another_user_are_refused(
         make_state_folder(state)
     with pytest.raises(ToolFailure, match="was not made for it"):
         await again.of("acme").read("note.txt", limit=10)
-    ids = {id_ for id_, _, _ in found(VALID_CONFIG)}
+    ids = {id_ for id_, _, _ in problems_found(VALID_CONFIG)}
     assert {"config.E120", "config.E007"} <= ids
     for workspaces in (spaces, again):
         workspaces.close()

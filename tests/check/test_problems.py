@@ -33,7 +33,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def found(text: str, environment: dict[str, str] | None = None) -> list[tuple[str, str, str]]:
+def problems_found(
+    text: str, environment: dict[str, str] | None = None
+) -> list[tuple[str, str, str]]:
     """Id, setting and whole text of every problem."""
     Path("gatepost.toml").write_text(text)
     reading = read(Path("gatepost.toml"), environment or {})
@@ -271,7 +273,7 @@ def test_each_configuration_error_has_its_own_problem(folder: Path, case: Proble
     assert case.old in VALID_CONFIG
     listed = [
         problem
-        for problem in found(VALID_CONFIG.replace(case.old, case.new, 1))
+        for problem in problems_found(VALID_CONFIG.replace(case.old, case.new, 1))
         if problem[0] == case.id
     ]
 
@@ -281,7 +283,7 @@ def test_each_configuration_error_has_its_own_problem(folder: Path, case: Proble
 
 def test_a_good_configuration_has_no_problem(folder: Path) -> None:
     """The file in this module is fit for production."""
-    assert found(VALID_CONFIG) == []
+    assert problems_found(VALID_CONFIG) == []
 
 
 def test_all_configuration_problems_are_reported_at_once(folder: Path) -> None:
@@ -294,7 +296,7 @@ def test_all_configuration_problems_are_reported_at_once(folder: Path) -> None:
     suspended = ["?"]
     """
 
-    assert {problem[0] for problem in found(text)} >= {
+    assert {problem[0] for problem in problems_found(text)} >= {
         "authz.E002",
         "authz.E010",
         "config.E006",
@@ -310,5 +312,5 @@ def test_problems_do_not_repeat_values_that_may_be_secret(folder: Path) -> None:
         "[tools]", 'introspection = { client_id = "g", client_secret = "hunter2" }\n[tools]'
     )
 
-    assert found(text)
-    assert "hunter2" not in str(found(text))
+    assert problems_found(text)
+    assert "hunter2" not in str(problems_found(text))

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost.cli.main import COMMANDS, main
-from tests.support.commands import CommandProcess, ended
+from tests.support.commands import CommandProcess, completed
 from tests.support.measuring import each
 from tests.support.processes import python_environment
 
@@ -37,7 +37,7 @@ tenant = { value = "acme" }
 
 def test_gatepost_help_is_printed(tmp_path: Path) -> None:
     """`gatepost --help` answers in a process of its own."""
-    done = ended("--help", cwd=tmp_path)
+    done = completed("--help", cwd=tmp_path)
 
     assert done.code == 0
     assert "Usage: gatepost" in done.out
@@ -101,7 +101,7 @@ def test_a_port_in_use_is_answered_with_a_sentence(tmp_path: Path) -> None:
     """The message names the address and the option."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = ended("dev", "--port", str(port), cwd=tmp_path)
+        done = completed("dev", "--port", str(port), cwd=tmp_path)
 
     assert done.code == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in done.err
@@ -110,7 +110,7 @@ def test_a_port_in_use_is_answered_with_a_sentence(tmp_path: Path) -> None:
 
 def test_dev_refuses_to_start_with_a_production_marker(tmp_path: Path) -> None:
     """One marker in the environment is enough; no file is left behind."""
-    done = ended("dev", "--port", "0", cwd=tmp_path, env={"APP_ENV": "production"})
+    done = completed("dev", "--port", "0", cwd=tmp_path, env={"APP_ENV": "production"})
 
     assert done.code == 1
     assert "APP_ENV=production marks this as production" in done.err
@@ -121,7 +121,7 @@ def test_dev_refuses_to_start_with_a_production_marker(tmp_path: Path) -> None:
 def test_five_errors_are_five_problems(command: str, tmp_path: Path) -> None:
     """Each has an id and a hint; the exit code is 1, and the server does not start."""
     (tmp_path / "gatepost.toml").write_text(FIVE_MISTAKES)
-    done = ended(command, cwd=tmp_path)
+    done = completed(command, cwd=tmp_path)
     ids = [line.split()[1:3] for line in done.err.splitlines() if line.startswith("error ")]
 
     assert done.code == 1
@@ -138,7 +138,7 @@ def test_five_errors_are_five_problems(command: str, tmp_path: Path) -> None:
 
 def test_check_accepts_a_good_file(tmp_path: Path) -> None:
     """The exit code is 0, and one line says what would be served."""
-    ended("keyring", "new", cwd=tmp_path)
+    completed("keyring", "new", cwd=tmp_path)
     (tmp_path / "gatepost.toml").write_text(
         'resource = "https://mcp.example.com/mcp"\n'
         'listen.trusted_proxies = ["10.0.0.0/8"]\n'
@@ -147,7 +147,7 @@ def test_check_accepts_a_good_file(tmp_path: Path) -> None:
         'issuers = [{ issuer = "https://id.example.com", tenant = { value = "acme" },'
         ' roles = { approver = { claim = "roles", value = "approver" } } }]\n'
     )
-    done = ended("check", cwd=tmp_path)
+    done = completed("check", cwd=tmp_path)
 
     assert (done.code, done.err) == (0, "")
     assert "machine: the subject is the client id [preset]" in done.out
@@ -159,9 +159,9 @@ def test_check_accepts_a_good_file(tmp_path: Path) -> None:
 
 def test_a_key_ring_is_made_and_rotated(tmp_path: Path) -> None:
     """Only the owner can read the file, and no command prints a secret."""
-    output = ended("keyring", "new", cwd=tmp_path)
-    rotated = ended("keyring", "rotate", cwd=tmp_path)
-    again = ended("keyring", "new", cwd=tmp_path)
+    output = completed("keyring", "new", cwd=tmp_path)
+    rotated = completed("keyring", "rotate", cwd=tmp_path)
+    again = completed("keyring", "new", cwd=tmp_path)
     ring = json.loads((tmp_path / "keyring.json").read_text())
 
     assert [done.code for done in (output, rotated, again)] == [0, 0, 1]
@@ -189,8 +189,8 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
         "GATEPOST_ISSUERS": '[{"issuer": "http://127.0.0.1:8000/dev-as",'
         ' "tenant": {"value": "acme"}}]',
     }
-    table = ended("tools", cwd=tmp_path, env=environment)
-    data = json.loads(ended("tools", "--json", cwd=tmp_path, env=environment).out)
+    table = completed("tools", cwd=tmp_path, env=environment)
+    data = json.loads(completed("tools", "--json", cwd=tmp_path, env=environment).out)
 
     assert [(offer["kind"], offer["name"]) for offer in data] == [
         ("tool", "count_slowly"),

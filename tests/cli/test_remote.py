@@ -66,7 +66,7 @@ def signing_in(*arguments: str, folder: Path, times: int = 1) -> Process:
     return process
 
 
-def here(folder: Path, *arguments: str) -> Result:
+def command_result(folder: Path, *arguments: str) -> Result:
     """A command that needs no page, in this process."""
     environment = {"XDG_STATE_HOME": str(folder), "GATEPOST_TOKEN": None}
     return CliRunner().invoke(main, [*arguments], env=environment)
@@ -83,9 +83,9 @@ def test_a_person_signs_in_and_calls_tools_from_the_command_line(dev: Gatepost) 
     listed = signing_in("list", *for_url, folder=dev.folder)
     (file,) = (dev.folder / "gatepost/sign-ins").glob("*.json")
     first = json.loads(file.read_text())
-    before = here(dev.folder, "call", "whoami", "--json", *for_url)
+    before = command_result(dev.folder, "call", "whoami", "--json", *for_url)
     file.write_text(json.dumps(first | {"expires_at": 1.0}))
-    after = here(dev.folder, "call", "whoami", "--json", *for_url)
+    after = command_result(dev.folder, "call", "whoami", "--json", *for_url)
     second = json.loads(file.read_text())
     saved = signing_in(
         "call",
@@ -97,15 +97,15 @@ def test_a_person_signs_in_and_calls_tools_from_the_command_line(dev: Gatepost) 
     )
     third = json.loads(file.read_text())
     file.write_text(json.dumps(third | {"access_token": "e.e.e"}))
-    refused = here(dev.folder, "call", "whoami", "--json", *for_url)
+    refused = command_result(dev.folder, "call", "whoami", "--json", *for_url)
     fourth = json.loads(file.read_text())
-    out, again = (here(dev.folder, "sign-out", *for_url) for _ in range(2))
+    out, again = (command_result(dev.folder, "sign-out", *for_url) for _ in range(2))
     file.write_text(json.dumps(fourth | {"expires_at": 1.0}))
     file.chmod(0o600)
     gone = run("list", *for_url, "--no-browser", env={"XDG_STATE_HOME": str(dev.folder)})
     gone.wait_for(PAGE)
     gone.kill()
-    shared = here(dev.folder, "sign-out", *for_url)
+    shared = command_result(dev.folder, "sign-out", *for_url)
 
     assert (file.parent.stat().st_mode & 0o777, third["url"]) == (0o700, dev.url)
     assert all(tool in listed.stdout for tool in ("echo(text)  ", "travel(region, [days])"))
@@ -131,13 +131,13 @@ def test_a_given_token_is_used_without_a_sign_in(dev: Gatepost) -> None:
     """The token comes from an option or the environment; a refused token causes no sign-in."""
     token = commands.token(dev.folder, "--tenant", "globex")
     for_url = "--url", dev.url
-    result = commands.ended("call", "whoami", "--json", *for_url, env={"GATEPOST_TOKEN": token})
-    visited = commands.ended(
+    result = commands.completed("call", "whoami", "--json", *for_url, env={"GATEPOST_TOKEN": token})
+    visited = commands.completed(
         "call", "travel", "region=Ticino", "days=3", *for_url, "--token", token, cwd=dev.folder
     )
-    failed = commands.ended("call", "travel", "days=3", *for_url, "--token", token)
-    unknown = commands.ended("call", "travl", *for_url, "--token", token)
-    refused = commands.ended("call", "whoami", *for_url, "--token", "x.y.z")
+    failed = commands.completed("call", "travel", "days=3", *for_url, "--token", token)
+    unknown = commands.completed("call", "travl", *for_url, "--token", token)
+    refused = commands.completed("call", "whoami", *for_url, "--token", "x.y.z")
 
     assert json.loads(result[1])["structuredContent"]["tenant"] == "globex"
     # What the server sends moves no cursor.
@@ -153,16 +153,16 @@ def test_the_development_server_is_the_default(dev: Gatepost, tmp_path: Path) ->
     """In another folder the command says what to do."""
     (tmp_path / ".gatepost").symlink_to(dev.folder / "state")
     token = commands.token(dev.folder, "--tenant", "acme")
-    here = commands.ended("list", cwd=tmp_path, env={"GATEPOST_TOKEN": token})
+    here = commands.completed("list", cwd=tmp_path, env={"GATEPOST_TOKEN": token})
     (tmp_path / ".gatepost").unlink()
-    nowhere = commands.ended("list", cwd=tmp_path)
+    nowhere = commands.completed("list", cwd=tmp_path)
 
     assert "echo(text)" in here[1]
     assert nowhere[0] == 2
     assert "--url" in nowhere[2]
 
 
-def books() -> Any:
+def books_server() -> Any:
     server = MCPServer("books")
 
     @server.tool()
@@ -218,7 +218,7 @@ def servers() -> Iterator[dict[str, str]]:
     """The URL of a modern server, and of one that has only sessions."""
     running = {
         name: AsgiServer(app, lifespan="on").start()
-        for name, app in (("modern", books()), ("session", OLD_SERVER))
+        for name, app in (("modern", books_server()), ("session", OLD_SERVER))
     }
     try:
         yield {name: f"{server.url}/mcp" for name, server in running.items()}
@@ -232,8 +232,10 @@ def test_servers_of_both_mcp_revisions_can_be_called(
 ) -> None:
     """They are servers of the SDK and of FastMCP; the session of the older one is ended."""
     for era, url in servers.items():
-        listed = commands.ended("list", "--url", url, cwd=tmp_path)
-        counted = commands.ended("call", "count", "upto=3", "--json", "--url", url, cwd=tmp_path)
+        listed = commands.completed("list", "--url", url, cwd=tmp_path)
+        counted = commands.completed(
+            "call", "count", "upto=3", "--json", "--url", url, cwd=tmp_path
+        )
         assert "count(upto)  Count" in listed[1]
         assert json.loads(counted[1])["structuredContent"] == {"result": 3}
         assert ("[1.0/3.0] one" in counted[2]) is (era == "session")
@@ -244,7 +246,9 @@ def test_an_image_in_a_result_is_named_instead_of_printed(
     servers: dict[str, str], tmp_path: Path
 ) -> None:
     """Its data are in the JSON output."""
-    result = commands.ended("call", "cover", "title=1984", "--url", servers["modern"], cwd=tmp_path)
+    result = commands.completed(
+        "call", "cover", "title=1984", "--url", servers["modern"], cwd=tmp_path
+    )
 
     assert result[1] == "[image image/png; --json prints its data]"
 
@@ -319,7 +323,7 @@ def test_a_server_with_invalid_metadata_gets_no_sign_in(tmp_path: Path) -> None:
     try:
         for resource, issuer, options, says in cases:
             app.resource, app.issuer = resource, issuer
-            code, out, complaints = commands.ended(
+            code, out, complaints = commands.completed(
                 "list", "--url", own, "--no-browser", "--no-keep", *options, cwd=tmp_path
             )
             assert (code, out) == (1, ""), says

@@ -50,7 +50,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
 
 
 @pytest.fixture(scope="package")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatedEndpoint]:
+def gated_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatedEndpoint]:
     folder = tmp_path_factory.mktemp("stage")
     (folder / "short_polls.py").write_text(SHORT_POLLS, encoding="utf-8")
     files = (*FIXTURES, folder / "short_polls.py")
@@ -62,7 +62,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatedEndpoint]:
 ANSWER_WITHIN_S = 60
 
 
-async def walk_python(
+async def run_python_client(
     url: str, person: BrowserUser, *, mode: str, csv: dict[str, Any]
 ) -> dict[str, Any]:
     """Sign in, list, call, step up, refresh; answers the report that the other clients answer."""
@@ -121,7 +121,7 @@ Answer = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Answers what a task asks for: a method and its parameters to its result."""
 
 
-DONE = {"completed", "failed", "cancelled"}
+FINAL_STATUSES = {"completed", "failed", "cancelled"}
 
 
 class Started(types.Result):
@@ -186,7 +186,7 @@ class Tasks(ClientExtension):
         while True:
             task = await context.session.send_request(GetTask(params=about), TaskMessage)
             self.statuses.append(task.status)
-            if task.status in DONE:
+            if task.status in FINAL_STATUSES:
                 break
             asked = {k: v for k, v in (task.input_requests or {}).items() if k not in answered}
             if asked:

@@ -23,7 +23,7 @@ from tests.clients.conftest import Tasks
 from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
-from tests.support.programs import BrowserUser, walk_typescript
+from tests.support.programs import BrowserUser, run_typescript_client
 from tests.support.server import Server, issuer_settings, running_server
 
 pack = Pack("signing")
@@ -225,7 +225,7 @@ def test_a7_the_typescript_clients_wait_and_get_the_decision(
     approved, bad = labels()
     is_held = mode != "2.x auto"
     with server.deciding(approved, bad, once=lambda decided: server.streams() or not is_held):
-        report = walk_typescript(
+        report = run_typescript_client(
             "waiting.mjs",
             BrowserUser(),
             url=server.url,

@@ -38,7 +38,7 @@ SKILL = "skill://conformance_resources/greet-visitor/SKILL.md"
 
 @asynccontextmanager
 async def connected(
-    stage: GatedEndpoint, mode: str, client_answers: ClientAnswers, **options: Any
+    endpoint: GatedEndpoint, mode: str, client_answers: ClientAnswers, **options: Any
 ) -> AsyncIterator[Client[StreamableHttpTransport]]:
     """A client that answers every kind of client request, with a bearer token."""
 
@@ -56,7 +56,7 @@ async def connected(
         return "Grüß Gott"
 
     client = Client(
-        StreamableHttpTransport(stage.url, auth=stage.token),
+        StreamableHttpTransport(endpoint.url, auth=endpoint.token),
         mode=mode,
         timeout=WITHIN_S,
         **{
@@ -76,11 +76,11 @@ async def connected(
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_tool_calls_return_structured_content_progress_and_errors(
-    stage: GatedEndpoint, mode: str
+    gated_endpoint: GatedEndpoint, mode: str
 ) -> None:
     """FastMCP builds an object from the result by the listed output schema."""
     client_answers = ClientAnswers()
-    async with connected(stage, mode, client_answers) as client:
+    async with connected(gated_endpoint, mode, client_answers) as client:
         protocol = client.protocol_version
         listed = {tool.name for tool in await client.list_tools()}
         warm = await client.call_tool("weather", {"city": "Graz"})
@@ -99,9 +99,9 @@ async def test_tool_calls_return_structured_content_progress_and_errors(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str) -> None:
+async def test_resources_prompts_and_completion(gated_endpoint: GatedEndpoint, mode: str) -> None:
     """The resources are fixed, templates and binary; prompts have arguments with completion."""
-    async with connected(stage, mode, ClientAnswers()) as client:
+    async with connected(gated_endpoint, mode, ClientAnswers()) as client:
         listed = {str(each.uri) for each in await client.list_resources()}
         templates = {each.uri_template for each in await client.list_resource_templates()}
         (picture,) = await client.read_resource("test://static-binary")
@@ -126,11 +126,11 @@ async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str)
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_client_answers_elicitations_in_both_revisions(
-    stage: GatedEndpoint, mode: str
+    gated_endpoint: GatedEndpoint, mode: str
 ) -> None:
     """One handler answers requests of the server and rounds of the call."""
     client_answers = ClientAnswers()
-    async with connected(stage, mode, client_answers) as client:
+    async with connected(gated_endpoint, mode, client_answers) as client:
         texts = [
             (await client.call_tool(tool, arguments)).content[0].text
             for tool, arguments in (
@@ -156,11 +156,11 @@ async def test_a_client_answers_elicitations_in_both_revisions(
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 async def test_an_older_session_sets_its_log_level_and_receives_changes(
-    stage: GatedEndpoint,
+    gated_endpoint: GatedEndpoint,
 ) -> None:
     """Changes of lists arrive without a subscription, changes of documents after one."""
     client_answers = ClientAnswers()
-    async with connected(stage, "legacy", client_answers) as client:
+    async with connected(gated_endpoint, "legacy", client_answers) as client:
         await client.set_logging_level("error")
         await client.call_tool("test_tool_with_logging", {})
         assert client_answers.logged == []
@@ -180,11 +180,11 @@ async def test_an_older_session_sets_its_log_level_and_receives_changes(
 
 @pytest.mark.parametrize("mode", MODERN_MODES)
 async def test_the_modern_revision_sends_logs_per_request_and_changes_on_listen(
-    stage: GatedEndpoint, mode: str
+    gated_endpoint: GatedEndpoint, mode: str
 ) -> None:
     """FastMCP requests every log message and opens the stream in its lower-level session."""
     client_answers = ClientAnswers()
-    async with connected(stage, mode, client_answers) as client:
+    async with connected(gated_endpoint, mode, client_answers) as client:
         await client.call_tool("test_tool_with_logging", {})
         with pytest.raises(RuntimeError, match="logging/setLevel is not available"):
             await client.set_logging_level("error")
@@ -200,11 +200,13 @@ async def test_the_modern_revision_sends_logs_per_request_and_changes_on_listen(
     assert (updated, changed) == (ResourceUpdated(uri=WATCHED_URI), ToolsListChanged())
 
 
-async def test_tasks_are_awaited_and_their_client_requests_answered(stage: GatedEndpoint) -> None:
+async def test_tasks_are_awaited_and_their_client_requests_answered(
+    gated_endpoint: GatedEndpoint,
+) -> None:
     """With the extension a call becomes a task, and its client requests reach the person."""
     client_answers = ClientAnswers()
     async with connected(
-        stage, "auto", client_answers, extensions=[client_answers.tasks()]
+        gated_endpoint, "auto", client_answers, extensions=[client_answers.tasks()]
     ) as client:
         deleted = await client.call_tool("confirm_delete", {"filename": "a.txt"})
         with pytest.raises(ToolError, match="The job failed"):
@@ -214,22 +216,26 @@ async def test_tasks_are_awaited_and_their_client_requests_answered(stage: Gated
     assert client_answers.asked == ["Delete a.txt?"]
 
 
-async def test_skills_are_listed_after_discovery(stage: GatedEndpoint) -> None:
+async def test_skills_are_listed_after_discovery(gated_endpoint: GatedEndpoint) -> None:
     """FastMCP pinned to a revision requests no capabilities, so it finds no skills."""
     extensions = [SkillsClientExtension()]
-    async with connected(stage, "auto", ClientAnswers(), extensions=extensions) as client:
+    async with connected(gated_endpoint, "auto", ClientAnswers(), extensions=extensions) as client:
         (skill,) = await client.list_skills()
         assert await client.get_skill(SKILL) == skill
-    async with connected(stage, "2026-07-28", ClientAnswers(), extensions=extensions) as client:
+    async with connected(
+        gated_endpoint, "2026-07-28", ClientAnswers(), extensions=extensions
+    ) as client:
         with pytest.raises(RuntimeError, match="does not advertise the Skills extension"):
             await client.list_skills()
 
 
-async def test_older_revisions_run_a_task_tool_as_a_plain_call(stage: GatedEndpoint) -> None:
+async def test_older_revisions_run_a_task_tool_as_a_plain_call(
+    gated_endpoint: GatedEndpoint,
+) -> None:
     """A tool with optional tasks answers; a tool that requires a task refuses."""
     client_answers = ClientAnswers()
     async with connected(
-        stage, "legacy", client_answers, extensions=[client_answers.tasks()]
+        gated_endpoint, "legacy", client_answers, extensions=[client_answers.tasks()]
     ) as client:
         computed = await client.call_tool("slow_compute", {"seconds": 0.1})
         with pytest.raises(ToolError, match="only clients that support tasks"):
@@ -243,7 +249,7 @@ async def test_older_revisions_run_a_task_tool_as_a_plain_call(stage: GatedEndpo
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("auth", [None, "nonsense"])
 async def test_a_client_without_a_token_is_refused(
-    stage: GatedEndpoint, mode: str, auth: str | None
+    gated_endpoint: GatedEndpoint, mode: str, auth: str | None
 ) -> None:
     """The status is 401 without a token, and with an invalid token."""
     statuses: list[int] = []
@@ -254,7 +260,7 @@ async def test_a_client_without_a_token_is_refused(
     def watched(**options: Any) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(event_hooks={"response": [seen]}, **options)
 
-    transport = StreamableHttpTransport(stage.url, auth=auth, httpx_client_factory=watched)
+    transport = StreamableHttpTransport(gated_endpoint.url, auth=auth, httpx_client_factory=watched)
     with anyio.fail_after(WITHIN_S), pytest.raises(MCPError):
         async with Client(transport, mode=mode) as client:
             await client.list_tools()

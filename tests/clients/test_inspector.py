@@ -95,19 +95,19 @@ def mcpdo_daemon() -> Iterator[Mcpdo]:
 
 @pytest.fixture(scope="module")
 def inspector(
-    stage: GatedEndpoint, tmp_path_factory: pytest.TempPathFactory
+    gated_endpoint: GatedEndpoint, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Inspector]:
     home = tmp_path_factory.mktemp("inspector")
-    with programs.inspector(stage.url, stage.bearer, home) as program:
+    with programs.inspector(gated_endpoint.url, gated_endpoint.bearer, home) as program:
         yield program
 
 
 @pytest.fixture(scope="module")
-def connected(stage: GatedEndpoint) -> Iterator[Mcpdo]:
+def connected(gated_endpoint: GatedEndpoint) -> Iterator[Mcpdo]:
     """Connections by the names of their eras."""
     with mcpdo_daemon() as program:
         for era in ERAS:
-            output = program.connect(era, stage.url, stage.bearer, era=era)
+            output = program.connect(era, gated_endpoint.url, gated_endpoint.bearer, era=era)
             assert output["protocolEra"] == era
         yield program
 
@@ -167,7 +167,7 @@ def test_resources_and_prompts_are_listed_and_read(inspector: Inspector, era: st
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_the_exit_code_of_the_inspector_tells_the_kind_of_error(
-    inspector: Inspector, stage: GatedEndpoint, tmp_path: Path, era: str
+    inspector: Inspector, gated_endpoint: GatedEndpoint, tmp_path: Path, era: str
 ) -> None:
     """It is 5 for a tool that is unknown or fails and 3 without a token."""
     unknown, failed = inspector.each(
@@ -175,7 +175,7 @@ def test_the_exit_code_of_the_inspector_tells_the_kind_of_error(
         ("tools/call", "--tool-name", "nothing"),
         ("tools/call", "--tool-name", "test_error_handling"),
     )
-    with programs.inspector(stage.url, {}, tmp_path) as without_token:
+    with programs.inspector(gated_endpoint.url, {}, tmp_path) as without_token:
         stranger = without_token.ask("tools/list", era=era)
 
     assert (unknown.code, unknown.error["code"]) == (5, "tool_not_found")

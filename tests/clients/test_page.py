@@ -33,15 +33,15 @@ def command(language: str, example: str) -> list[str]:
     ("language", "example"), EXAMPLES, ids=[f"{n}-{each[0]}" for n, each in enumerate(EXAMPLES)]
 )
 def test_every_example_of_the_page_prints_the_caller(
-    stage: GatedEndpoint, tmp_path: Path, language: str, example: str
+    gated_endpoint: GatedEndpoint, tmp_path: Path, language: str, example: str
 ) -> None:
     """It runs as pasted, with a token in the environment."""
     install()
     done = subprocess.run(
-        command(language, example.replace("http://127.0.0.1:8000/mcp", stage.url)),
+        command(language, example.replace("http://127.0.0.1:8000/mcp", gated_endpoint.url)),
         env={
             **python_environment(environment()),
-            "TOKEN": stage.token,
+            "TOKEN": gated_endpoint.token,
             "HOME": str(tmp_path),
             "MCP_INSPECTOR_SECRET_STORE": "memory",
         },

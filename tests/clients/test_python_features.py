@@ -34,7 +34,7 @@ WATCHED_URI = "test://watched-resource"
 
 @asynccontextmanager
 async def connected(
-    stage: GatedEndpoint, mode: str, client_answers: ClientAnswers, **options: Any
+    endpoint: GatedEndpoint, mode: str, client_answers: ClientAnswers, **options: Any
 ) -> AsyncIterator[Client]:
     """A client that answers every kind of client request."""
     callbacks: dict[str, Any] = {
@@ -46,9 +46,9 @@ async def connected(
     }
     with anyio.fail_after(WITHIN_S):
         async with (
-            httpx2.AsyncClient(headers=stage.bearer, timeout=WITHIN_S, trust_env=False) as http,
+            httpx2.AsyncClient(headers=endpoint.bearer, timeout=WITHIN_S, trust_env=False) as http,
             Client(
-                streamable_http_client(stage.url, http_client=http),
+                streamable_http_client(endpoint.url, http_client=http),
                 mode=mode,
                 **{**callbacks, **options},
             ) as client,
@@ -67,11 +67,11 @@ async def text(client: Client, tool: str, arguments: dict[str, Any] | None = Non
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_tool_calls_return_structured_content_progress_and_errors(
-    stage: GatedEndpoint, mode: str
+    gated_endpoint: GatedEndpoint, mode: str
 ) -> None:
     """The client validates the result by the listed output schema."""
     client_answers = ClientAnswers()
-    async with connected(stage, mode, client_answers) as client:
+    async with connected(gated_endpoint, mode, client_answers) as client:
         protocol = client.protocol_version
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
         warm = await client.call_tool("weather", {"city": "Graz"})
@@ -90,9 +90,9 @@ async def test_tool_calls_return_structured_content_progress_and_errors(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str) -> None:
+async def test_resources_prompts_and_completion(gated_endpoint: GatedEndpoint, mode: str) -> None:
     """The resources are fixed, templates and binary; prompts have arguments with completion."""
-    async with connected(stage, mode, ClientAnswers()) as client:
+    async with connected(gated_endpoint, mode, ClientAnswers()) as client:
         listed = {str(each.uri) for each in (await client.list_resources()).resources}
         templates = (await client.list_resource_templates()).resource_templates
         (picture,) = (await client.read_resource("test://static-binary")).contents
@@ -114,11 +114,11 @@ async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str)
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_client_answers_elicitations_in_both_revisions(
-    stage: GatedEndpoint, mode: str
+    gated_endpoint: GatedEndpoint, mode: str
 ) -> None:
     """One tool elicits by a request of the server, or in rounds of the call."""
     client_answers = ClientAnswers()
-    async with connected(stage, mode, client_answers) as client:
+    async with connected(gated_endpoint, mode, client_answers) as client:
         form = await text(client, "test_elicitation", {"message": "Who is there?"})
         page = await text(client, "link_account")
         model = await text(client, "test_sampling", {"prompt": "Greet."})
@@ -139,11 +139,11 @@ async def test_a_client_answers_elicitations_in_both_revisions(
 
 @pytest.mark.parametrize(("mode", "code"), [("legacy", None), ("auto", -32021)])
 async def test_a_client_without_elicitation_gets_an_error_that_names_it(
-    stage: GatedEndpoint, mode: str, code: int | None
+    gated_endpoint: GatedEndpoint, mode: str, code: int | None
 ) -> None:
     """The modern revision has a protocol error, older revisions a tool error."""
     no_callbacks = {"elicitation_callback": None, "sampling_callback": None}
-    async with connected(stage, mode, ClientAnswers(), **no_callbacks) as client:
+    async with connected(gated_endpoint, mode, ClientAnswers(), **no_callbacks) as client:
         if code is None:
             result = await client.call_tool("link_account", {})
             assert result.is_error
@@ -155,10 +155,12 @@ async def test_a_client_without_elicitation_gets_an_error_that_names_it(
 
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
-async def test_an_older_session_sets_its_level_and_subscribes(stage: GatedEndpoint) -> None:
+async def test_an_older_session_sets_its_level_and_subscribes(
+    gated_endpoint: GatedEndpoint,
+) -> None:
     """Log messages begin at that level; updates of a document end with the subscription."""
     client_answers = ClientAnswers()
-    async with connected(stage, "legacy", client_answers) as client:
+    async with connected(gated_endpoint, "legacy", client_answers) as client:
         await client.set_logging_level("error")
         await text(client, "test_tool_with_logging")
         assert client_answers.logged == []
@@ -179,13 +181,13 @@ async def test_an_older_session_sets_its_level_and_subscribes(stage: GatedEndpoi
 
 @pytest.mark.parametrize("mode", MODERN_MODES)
 async def test_the_modern_revision_sends_logs_per_request_and_changes_on_listen(
-    stage: GatedEndpoint, mode: str
+    gated_endpoint: GatedEndpoint, mode: str
 ) -> None:
     """Only requested log messages and subscribed changes are sent."""
     quiet, client_answers = ClientAnswers(), ClientAnswers()
-    async with connected(stage, mode, quiet) as client:
+    async with connected(gated_endpoint, mode, quiet) as client:
         await text(client, "test_tool_with_logging")
-    async with connected(stage, mode, client_answers, log_level="info") as client:
+    async with connected(gated_endpoint, mode, client_answers, log_level="info") as client:
         await text(client, "test_tool_with_logging")
         async with client.listen(
             tools_list_changed=True, resource_subscriptions=[WATCHED_URI]
@@ -205,12 +207,12 @@ async def test_the_modern_revision_sends_logs_per_request_and_changes_on_listen(
 
 @pytest.mark.parametrize("mode", MODERN_MODES)
 async def test_tasks_are_awaited_and_their_client_requests_answered(
-    stage: GatedEndpoint, mode: str
+    gated_endpoint: GatedEndpoint, mode: str
 ) -> None:
     """With the extension a call becomes a task, and its client requests reach the person."""
     client_answers = ClientAnswers()
     tasks = client_answers.tasks()
-    async with connected(stage, mode, client_answers, extensions=[tasks]) as client:
+    async with connected(gated_endpoint, mode, client_answers, extensions=[tasks]) as client:
         deleted = await text(client, "confirm_delete", {"filename": "a.txt"})
         short = await text(client, "greet", {"name": "Bo"})
         failed = await client.call_tool("failing_job", {})
@@ -222,21 +224,25 @@ async def test_tasks_are_awaited_and_their_client_requests_answered(
     assert failed.is_error
 
 
-async def test_a_running_task_can_be_cancelled(stage: GatedEndpoint) -> None:
+async def test_a_running_task_can_be_cancelled(gated_endpoint: GatedEndpoint) -> None:
     """Long before it would have been done."""
     tasks = ClientAnswers().tasks(patient=False)
-    async with connected(stage, "2026-07-28", ClientAnswers(), extensions=[tasks]) as client:
+    async with connected(
+        gated_endpoint, "2026-07-28", ClientAnswers(), extensions=[tasks]
+    ) as client:
         result = await client.call_tool("slow_compute", {"seconds": 60})
 
     assert tasks.statuses[-1] == "cancelled"
     assert result.is_error
 
 
-async def test_older_revisions_run_a_task_tool_as_a_plain_call(stage: GatedEndpoint) -> None:
+async def test_older_revisions_run_a_task_tool_as_a_plain_call(
+    gated_endpoint: GatedEndpoint,
+) -> None:
     """A tool with optional tasks answers; a tool that requires a task refuses."""
     client_answers = ClientAnswers()
     async with connected(
-        stage, "legacy", client_answers, extensions=[client_answers.tasks()]
+        gated_endpoint, "legacy", client_answers, extensions=[client_answers.tasks()]
     ) as client:
         computed = await text(client, "slow_compute", {"seconds": 0.1, "label": "it"})
         deleted = await text(client, "confirm_delete", {"filename": "a.txt"})
@@ -248,8 +254,8 @@ async def test_older_revisions_run_a_task_tool_as_a_plain_call(stage: GatedEndpo
 
 
 async def test_an_older_session_resumes_a_stream_that_the_server_closed(
-    stage: GatedEndpoint,
+    gated_endpoint: GatedEndpoint,
 ) -> None:
     """The client gets the rest of the stream."""
-    async with connected(stage, "legacy", ClientAnswers()) as client:
+    async with connected(gated_endpoint, "legacy", ClientAnswers()) as client:
         assert await text(client, "test_reconnection") == "Reconnected."

@@ -13,11 +13,11 @@ import pytest
 
 from gatepost.doctor import DoctorCredentials, examine
 from gatepost_keys.imitation import IMITATIONS
-from tests.clients.conftest import CSV, walk_python
+from tests.clients.conftest import CSV, run_python_client
 from tests.support import commands
 from tests.support.commands import Gatepost
 from tests.support.processes import free_port
-from tests.support.programs import BrowserUser, walk_typescript
+from tests.support.programs import BrowserUser, run_typescript_client
 from tests.support.sign_in import (
     MACHINE,
     RESOURCE_SERVER,
@@ -51,7 +51,7 @@ INTROSPECTION = (
     f'introspection = {{ client_id = "{RESOURCE_SERVER}", client_secret = "env:TEST_SECRET" }}'
 )
 BASELINE = ["files:read"]
-ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.HURRIED}
+ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.FAST_LIMITS}
 SCOPES = [*BASELINE, "files:write"]
 
 
@@ -151,7 +151,7 @@ def test_the_typescript_clients_sign_in_at_gatepost_dev(
     """Discovery, registration, sign-in, tools, step-up and refresh work in both revisions."""
     person = BrowserUser("bob")
 
-    report = walk_typescript(script, person, url=dev.url, mode=mode, csv=CSV)
+    report = run_typescript_client(script, person, url=dev.url, mode=mode, csv=CSV)
 
     assert report["protocol"] == protocol
     # The metadata name every scope of the tools, and this client asks for all that it reads there.
@@ -168,7 +168,7 @@ async def test_the_python_client_signs_in_at_gatepost_dev(
     """Discovery, registration, sign-in, tools and refresh work in both revisions."""
     person = BrowserUser("alice")
 
-    report = await walk_python(dev.url, person, mode=mode, csv=CSV)
+    report = await run_python_client(dev.url, person, mode=mode, csv=CSV)
 
     assert report["protocol"] == protocol
     # Where the resource names no scopes, this SDK asks for all that the issuer has.
@@ -216,7 +216,7 @@ async def test_the_python_client_signs_in_at_another_issuer(
     """The steps are those with the development issuer, with oidc-provider's tokens."""
     person = BrowserUser("alice")
 
-    report = await walk_python(pair.gatepost.url, person, mode=mode, csv=CSV)
+    report = await run_python_client(pair.gatepost.url, person, mode=mode, csv=CSV)
 
     expect_all(report, person, pair.gatepost.url, tenant="acme")
 
@@ -231,7 +231,7 @@ def test_the_typescript_clients_sign_in_at_another_issuer(
     """The clients take the same steps as at the development issuer, with oidc-provider tokens."""
     person = BrowserUser("alice")
 
-    report = walk_typescript(script, person, url=pair.gatepost.url, mode=mode, csv=CSV)
+    report = run_typescript_client(script, person, url=pair.gatepost.url, mode=mode, csv=CSV)
 
     expect_all(report, person, pair.gatepost.url, tenant="acme")
 
@@ -314,7 +314,7 @@ async def test_the_python_client_signs_in_where_the_provider_registers_clients(
     folder = tmp_path / name
     folder.mkdir()
     with commands.dev(folder, "--as", name) as gatepost:
-        report = await walk_python(gatepost.url, BrowserUser("alice"), mode="auto", csv=CSV)
+        report = await run_python_client(gatepost.url, BrowserUser("alice"), mode="auto", csv=CSV)
 
     assert "files:write" in report["granted"].split()
     assert report["after_refresh"] == "again"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import GatedEndpoint
-from tests.support.programs import BrowserUser, walk_typescript
+from tests.support.programs import BrowserUser, run_typescript_client
 
 CLIENT_PROGRAMS = {
     "1.x": ("features_v1.mjs", "legacy"),
@@ -24,11 +24,13 @@ MODERN_CLIENTS = ["2.x auto", "2.x 2026-07-28"]
 
 
 @pytest.fixture(scope="module")
-def reports(stage: GatedEndpoint) -> dict[str, dict[str, Any]]:
+def reports(gated_endpoint: GatedEndpoint) -> dict[str, dict[str, Any]]:
     """What each client has to tell, after one run of each."""
 
     def run(script: str, mode: str) -> dict[str, Any]:
-        return walk_typescript(script, BrowserUser(), url=stage.url, token=stage.token, mode=mode)
+        return run_typescript_client(
+            script, BrowserUser(), url=gated_endpoint.url, token=gated_endpoint.token, mode=mode
+        )
 
     with ThreadPoolExecutor(len(CLIENT_PROGRAMS)) as pool:
         return dict(

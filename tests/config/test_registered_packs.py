@@ -11,7 +11,7 @@ import pytest
 from gatepost.config.pack_registration import registrations
 from gatepost.policy.script_reviews.script import Script
 from tests.architecture.source import ROOT
-from tests.support.commands import ended
+from tests.support.commands import completed
 from tests.support.connections import answered_text, stdio_process
 from tests.support.processes import Process, python_environment
 
@@ -87,10 +87,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return installed
 
 
-def checked(folder: Path, *lines: str, command: tuple[str, ...] = ("check",)) -> tuple[int, str]:
+def command_output(
+    folder: Path, *lines: str, command: tuple[str, ...] = ("check",)
+) -> tuple[int, str]:
     """Exit code and all output of a command with the configuration and *lines*."""
     (folder / "gatepost.toml").write_text("\n".join([CONFIG, *lines]))
-    code, out, err = ended(*command, cwd=folder)
+    code, out, err = completed(*command, cwd=folder)
     return code, out + err
 
 
@@ -108,8 +110,8 @@ def test_settings_of_registered_packs_are_checked_like_built_in_ones(
 ) -> None:
     """Unknown names get the nearest known name, and the pack may refuse values."""
     install(__init__=REGISTRATION, settings=SETTINGS)
-    code, unknown = checked(tmp_path, "packs.invoices.tokn = 1", "packs.invoice.token = 1")
-    _, refused = checked(tmp_path, 'packs.invoices.token = "abc"')
+    code, unknown = command_output(tmp_path, "packs.invoices.tokn = 1", "packs.invoice.token = 1")
+    _, refused = command_output(tmp_path, 'packs.invoices.token = "abc"')
 
     assert code == 1
     assert "did you mean `packs.invoices.token`?" in unknown
@@ -121,8 +123,8 @@ def test_a_disabled_pack_is_not_imported(install: Install, tmp_path: Path) -> No
     """For an enabled pack, the check names the extra that is missing."""
     broken = "raise ModuleNotFoundError('No module named fpdf', name='fpdf')"
     install(__init__=REGISTRATION, settings=SETTINGS, tools=broken)
-    _, off = checked(tmp_path, 'tools.packs = ["demo"]')
-    _, on = checked(tmp_path, 'tools.packs = ["demo", "invoices"]')
+    _, off = command_output(tmp_path, 'tools.packs = ["demo"]')
+    _, on = command_output(tmp_path, 'tools.packs = ["demo", "invoices"]')
 
     assert "fpdf" not in off
     assert "config.E061" not in off
@@ -161,7 +163,7 @@ def test_a_server_does_not_start_with_an_invalid_pack_registration(
 ) -> None:
     """Otherwise a pack that an operator relies on would be missing without a message."""
     install(__init__="raise SystemExit")
-    code, output = checked(tmp_path, 'tools.packs = ["demo"]')
+    code, output = command_output(tmp_path, 'tools.packs = ["demo"]')
 
     assert code == 1
     assert re.search("error config.E061.*acme-packs.*SystemExit", output)
@@ -196,11 +198,11 @@ def test_scripts_of_a_registered_pack_are_listed_and_approved(
     registration = REGISTRATION.replace("extra=", 'scripts="acme_packs.scripts:Recipes", extra=')
     install(__init__=registration, settings=SETTINGS, scripts=SCRIPTS)
     command = ("scripts", "list", "--tenant", "acme")
-    _, plain = checked(tmp_path, command=command)
-    _, allowed = checked(tmp_path, 'packs.invoices.token = "secret:A"', command=command)
+    _, plain = command_output(tmp_path, command=command)
+    _, allowed = command_output(tmp_path, 'packs.invoices.token = "secret:A"', command=command)
     digest = Script("invoices_close", b"1", "server").digest
     approve = ("scripts", "approve", "invoices_close", "--tenant", "acme", "--digest", digest)
-    code, _ = checked(tmp_path, command=approve)
+    code, _ = command_output(tmp_path, command=approve)
 
     assert re.search(rf"invoices_close +not approved +{digest}", plain)
     assert re.search(rf"invoices_close +allowed +{digest} +packs.invoices.token", allowed)

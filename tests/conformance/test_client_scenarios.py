@@ -30,7 +30,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.upstreams.connection import UpstreamResult
 from tests.architecture.source import ROOT
-from tests.conformance.test_official_suite import PROGRAM, Check, read
+from tests.conformance.test_official_suite import PROGRAM, Check, checks_in
 from tests.support.connections import ConnectingProcess
 from tests.support.processes import python_environment
 from tests.support.programs import Program, environment, loaded
@@ -105,7 +105,7 @@ def run(suite: Program, scenario: str, folder: Path) -> list[Check]:
     done = suite.run(*words, within_s=RUN_WITHIN_S)
     reports = [*folder.rglob("checks.json")]
     assert len(reports) == 1, done.stdout + done.stderr
-    return read(reports[0])
+    return checks_in(reports[0])
 
 
 def test_every_authorization_scenario_is_run_or_has_a_reason(suite: Program) -> None:
@@ -132,7 +132,7 @@ def test_the_upstream_client_passes_its_scenarios(
 async def main(url: str) -> None:
     """List the tools of the server at *url*; the exit code says whether there was an answer."""
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
-    process = ConnectingProcess(*await hosts(url))
+    process = ConnectingProcess(*await local_hosts(url))
     records = MemoryRecords()
     keyring = KeyRing.ephemeral()
     registry = CredentialRegistry(
@@ -171,7 +171,7 @@ def settings(context: dict[str, Any]) -> dict[str, Any]:
     return {**usual, "method": "private_key_jwt", "private_key": "env:SUITE_KEY"}
 
 
-async def hosts(url: str) -> set[str]:
+async def local_hosts(url: str) -> set[str]:
     """The hosts on this machine that an operator would have allowed: the suite picks the ports."""
     parts = urlsplit(url)
     hosts_named = {parts.netloc}

@@ -41,12 +41,12 @@ def run_suite(suite: Program, url: str, folder: Path, *selection: str) -> dict[s
     for result in folder.iterdir():
         match = RESULT.fullmatch(result.name)
         assert match is not None, f"not the name of a result: {result.name}"
-        faults[match["scenario"]] = read(result / "checks.json")
+        faults[match["scenario"]] = checks_in(result / "checks.json")
     assert faults, f"nothing ran:\n{done.stdout}\n{done.stderr}"
     return faults
 
 
-def read(file: Path) -> list[Check]:
+def checks_in(file: Path) -> list[Check]:
     """The checks of one `checks.json`; none when there is no such file."""
     if not file.exists():
         return []
@@ -56,7 +56,7 @@ def read(file: Path) -> list[Check]:
     ]
 
 
-def listed(suite: Program, *selection: str) -> list[str]:
+def listed_scenarios(suite: Program, *selection: str) -> list[str]:
     """The scenarios for servers that a selection has."""
     done = suite.run("list", "--server", *selection, within_s=RUN_WITHIN_S)
     assert done.code == 0, done.stderr
@@ -64,7 +64,7 @@ def listed(suite: Program, *selection: str) -> list[str]:
     return re.findall(r"^  - ([a-z0-9-]+)", server_half, re.MULTILINE)
 
 
-SELECTIONS = {
+SCENARIO_SELECTIONS = {
     # What is selected: how, and how many scenarios the pinned release has.
     "2025-03-26": (("--suite", "all", "--spec-version", "2025-03-26"), 1),
     "2025-06-18": (("--suite", "all", "--spec-version", "2025-06-18"), 27),
@@ -94,7 +94,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [str(ROOT / "tests/conformance/serve"), str(port), str(folder / "state")]
     server = Process(command, env=python_environment({"PYTHONPATH": ":".join(sys.path)}))
     try:
-        url = server.wait_for(commands.READY)["url"]
+        url = server.wait_for(commands.READY_LINE)["url"]
         token = commands.token(folder, "--tenant", "acme")
         with with_token(url, token) as proxied:
             yield proxied
@@ -104,18 +104,18 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.kill()
 
 
-@pytest.mark.parametrize("name", SELECTIONS)
+@pytest.mark.parametrize("name", SCENARIO_SELECTIONS)
 def test_the_official_suite_finds_no_fault(
     suite: Program, endpoint: str, tmp_path: Path, name: str
 ) -> None:
     """Every check of every scenario succeeds: none fails, warns, is skipped or crashes."""
-    selection, count = SELECTIONS[name]
+    selection, count = SCENARIO_SELECTIONS[name]
 
     found_faults = run_suite(suite, endpoint, tmp_path, *selection)
 
     assert len(found_faults) == count, sorted(found_faults)
     if name in REQUIRED_SCENARIOS:
-        scored = listed(suite, "--requirements", name)
+        scored = listed_scenarios(suite, "--requirements", name)
         assert len(scored) == REQUIRED_SCENARIOS[name]
         assert set(scored) <= set(found_faults)
     faults = [

@@ -15,7 +15,7 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tests.architecture.source import ROOT
-from tests.conformance.test_official_suite import PROGRAM, SELECTIONS, Check, run_suite
+from tests.conformance.test_official_suite import PROGRAM, SCENARIO_SELECTIONS, Check, run_suite
 from tests.support import commands
 from tests.support.client import RestClient
 from tests.support.issuers import AsgiServer, Idp
@@ -79,11 +79,11 @@ class AnswerRenamer:
         data = (self._held + message.get("body", b"")).replace(PREFIX.encode(), b"")
         self._held = b""
         if message.get("more_body"):
-            data, self._held = divided(data, PREFIX.encode())
+            data, self._held = split_before(data, PREFIX.encode())
         await self._send({**message, "body": data})
 
 
-def divided(data: bytes, word: bytes) -> tuple[bytes, bytes]:
+def split_before(data: bytes, word: bytes) -> tuple[bytes, bytes]:
     """What can be sent on, and the end of *data* that may be the beginning of *word*."""
     for length in range(min(len(word) - 1, len(data)), 0, -1):
         if word.startswith(data[-length:]):
@@ -202,7 +202,7 @@ def own_fixture(folder: Path) -> Iterator[Fixture]:
     command = [str(ROOT / "tests/conformance/serve"), str(free_port()), str(folder / "state")]
     process = Process(command, env=python_environment({"PYTHONPATH": ":".join(sys.path)}))
     try:
-        url = process.wait_for(commands.READY)["url"]
+        url = process.wait_for(commands.READY_LINE)["url"]
         yield Fixture("own", url, commands.token(folder, "--tenant", "acme"))
     finally:
         process.kill()
@@ -225,7 +225,7 @@ FIXTURES = {"own": own_fixture, "sdk": sdk_fixture}
 
 
 @contextmanager
-def direct(fixture: Fixture) -> Iterator[str]:
+def direct_endpoint(fixture: Fixture) -> Iterator[str]:
     """The endpoint of a fixture server as the suite asks it, without a token."""
     if not fixture.token:
         yield fixture.url
@@ -254,7 +254,7 @@ def endpoints(
             key.chmod(0o600)
             upstream["api_key"] = f"file:{key}"
         with (
-            direct(fixture) as endpoint,
+            direct_endpoint(fixture) as endpoint,
             running_server(
                 idp,
                 [issuer_settings(idp)],
@@ -265,19 +265,19 @@ def endpoints(
             ) as gate,
         ):
             caller = gate.token(org_id="acme", scope=SCOPE, exp=int(time.time()) + LASTING_S)
-            listed(RestClient(gate, caller))
+            wait_until_listed(RestClient(gate, caller))
             with with_suite_names(gate.client.resource, caller) as through:
                 yield ConformanceUrls(fixture.name, endpoint, through)
 
 
-def listed(rest_client: RestClient) -> None:
+def wait_until_listed(rest_client: RestClient) -> None:
     """Return once the gate offers the fixture's tools."""
     until = time.monotonic() + LISTED_S
     while f"{PREFIX}test_simple_text" not in (names := rest_client.names()):
         assert time.monotonic() < until, names
 
 
-def passes(checks: list[Check]) -> bool:
+def is_passed(checks: list[Check]) -> bool:
     """Whether a scenario has a check that succeeds and none that fails."""
     statuses = {check.status for check in checks}
     return "SUCCESS" in statuses and "FAILURE" not in statuses
@@ -290,12 +290,12 @@ def suite() -> Iterator[Program]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SELECTIONS)
+@pytest.mark.parametrize("name", SCENARIO_SELECTIONS)
 def test_no_scenario_fails_behind_the_gate(
     suite: Program, endpoints: ConformanceUrls, tmp_path: Path, name: str
 ) -> None:
-    """What the server passes by itself, it passes behind the gate, apart from `LOST_SCENARIOS`."""
-    selection, count = SELECTIONS[name]
+    """Each scenario that passes without the gate passes with it, except `LOST_SCENARIOS`."""
+    selection, count = SCENARIO_SELECTIONS[name]
 
     scenarios_found = {}
     for channel_name, url in (("direct", endpoints.direct), ("gate", endpoints.gate)):
@@ -308,7 +308,7 @@ def test_no_scenario_fails_behind_the_gate(
             check for check in scenarios_found["gate"][scenario] if check.status != "SUCCESS"
         ]
         for scenario, checks in scenarios_found["direct"].items()
-        if passes(checks) and not passes(scenarios_found["gate"][scenario])
+        if is_passed(checks) and not is_passed(scenarios_found["gate"][scenario])
     }
     lost_here = {
         scenario for selected, scenario in LOST_SCENARIOS[endpoints.fixture] if selected == name

@@ -88,11 +88,11 @@ def idp(upstream: Idp) -> Iterator[RunningOidcProvider]:
     with authorization_server(
         {resource: "opaque"}, scopes=["crm:read"], tenants={}, clients=[client]
     ) as server:
-        describe(upstream, server, resource)
+        publish_metadata(upstream, server, resource)
         yield server
 
 
-def describe(upstream: Idp, idp: RunningOidcProvider, resource: str) -> None:
+def publish_metadata(upstream: Idp, idp: RunningOidcProvider, resource: str) -> None:
     """Let the upstream's metadata (RFC 9728) name that resource and the provider."""
     described = {"resource": resource, "authorization_servers": [idp.issuer]}
     upstream.replace(METADATA, answer(body=json.dumps(described).encode()))
@@ -122,7 +122,7 @@ async def credential_of(
     return registry.named(tenant, "crm", f"{upstream.base}/mcp")
 
 
-async def works(idp: RunningOidcProvider, token: str) -> bool:
+async def is_active(idp: RunningOidcProvider, token: str) -> bool:
     """Whether the authorization server knows the token as active."""
     async with httpx2.AsyncClient() as client:
         answer = await client.post(
@@ -142,7 +142,7 @@ async def test_a_token_is_obtained_by_the_metadata_of_the_upstream(
     signed = await credential.headers()
     token = signed.headers["authorization"].removeprefix("Bearer ")
 
-    assert await works(idp, token)
+    assert await is_active(idp, token)
     assert token in replica.secrets.known_secrets(TENANT).values.values()
     assert token not in repr(signed)
     assert await credential.headers() == signed
@@ -158,7 +158,7 @@ async def test_a_key_of_the_key_ring_authenticates_by_private_key_jwt(
         replica, upstream, client_id=KEYED_CLIENT, method="private_key_jwt", client_secret=""
     )
 
-    assert await works(idp, (await credential.headers()).headers["authorization"])
+    assert await is_active(idp, (await credential.headers()).headers["authorization"])
 
 
 async def test_one_replica_gets_the_token_and_the_others_use_it(
@@ -243,13 +243,13 @@ async def test_metadata_about_another_resource_are_refused(
     replicas: CredentialsReplicas, upstream: Idp, idp: RunningOidcProvider
 ) -> None:
     """An upstream must not get a token for another server (RFC 9728 section 3.3)."""
-    describe(upstream, idp, "https://neighbour.example.com/mcp")
+    publish_metadata(upstream, idp, "https://neighbour.example.com/mcp")
     try:
         credential = await credential_of(replicas.one(upstream.base, idp.issuer), upstream)
         with pytest.raises(CredentialUnavailable, match="another resource"):
             await credential.headers()
     finally:
-        describe(upstream, idp, f"{upstream.base}/mcp")
+        publish_metadata(upstream, idp, f"{upstream.base}/mcp")
 
 
 async def test_only_a_configured_issuer_gets_the_client_secret(
@@ -262,7 +262,7 @@ async def test_only_a_configured_issuer_gets_the_client_secret(
     before = upstream.hits.total()
     signed = await credential.headers()
 
-    assert await works(idp, signed.headers["authorization"])
+    assert await is_active(idp, signed.headers["authorization"])
     assert upstream.hits.total() == before
 
 

@@ -38,7 +38,7 @@ class TokenIssuer:
 
 
 @pytest.fixture
-def two(
+def two_credentials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[TokenIssuer], Sequence[ClientCredential]]:
     """The credential of two processes, which look again only when they are woken."""
@@ -71,22 +71,22 @@ async def answers(issuer: TokenIssuer, credentials: Sequence[ClientCredential]) 
 
 
 async def test_a_waiting_process_uses_the_token_of_the_first_process(
-    two: Callable[[TokenIssuer], Sequence[ClientCredential]],
+    two_credentials: Callable[[TokenIssuer], Sequence[ClientCredential]],
 ) -> None:
     """It does not request a token of its own."""
     issuer = TokenIssuer(IssuedToken("token-of-the-first-process", 300.0))
-    results = await answers(issuer, two(issuer))
+    results = await answers(issuer, two_credentials(issuer))
 
     assert results[0] == results[1]
     assert not isinstance(results[0], BaseException)
 
 
 async def test_a_waiting_process_requests_a_token_if_the_first_one_fails(
-    two: Callable[[TokenIssuer], Sequence[ClientCredential]],
+    two_credentials: Callable[[TokenIssuer], Sequence[ClientCredential]],
 ) -> None:
     """It does not wait for the end of the lease."""
     issuer = TokenIssuer(REFUSAL, IssuedToken("token-of-the-second-process", 300.0))
-    first, second = await answers(issuer, two(issuer))
+    first, second = await answers(issuer, two_credentials(issuer))
 
     assert first is REFUSAL
     assert "token-of-the-second-process" in str(getattr(second, "headers", second))

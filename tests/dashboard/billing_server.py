@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 
 from gatepost import CallContext, FileWrite, Pack, Secret, SettingsLookup, ToolFailure
 from gatepost.audit.record import search
-from gatepost.cli.token import GRANT
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
 from gatepost.config.settings import Config, LimitsSettings, ToolsSettings
+from gatepost.dev.token_command import GRANT
 from gatepost.policy.approvals.approval_request import GrantScope
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.rate_limits import Buckets
@@ -38,7 +38,7 @@ INVOICE = {
 }
 NOTES = "# Release notes\n\n- Faster start\n- Two bugs less\n\nThank you very much.\n"
 
-RAN: list[dict[str, object]] = []
+CALLS_RUN: list[dict[str, object]] = []
 """What the tools did, in order."""
 
 pack = Pack("billing")
@@ -70,7 +70,7 @@ async def send_invoice(
     mail_token: Secret = "",
 ) -> str:
     """Send an invoice to a customer by e-mail, from the company's own address."""
-    RAN.append({"tool": "send_invoice", "to": to, "lines": len(lines), "text": text})
+    CALLS_RUN.append({"tool": "send_invoice", "to": to, "lines": len(lines), "text": text})
     return f"sent to {to}"
 
 
@@ -82,7 +82,7 @@ async def refund(
     reason: Annotated[str, Field(description="Why.")] = "",
 ) -> str:
     """Pay money back to a customer."""
-    RAN.append({"tool": "refund", "customer": customer, "amount": amount})
+    CALLS_RUN.append({"tool": "refund", "customer": customer, "amount": amount})
     return f"{amount:.2f} EUR paid back to {customer}"
 
 
@@ -91,7 +91,7 @@ async def close_books(
     ctx: CallContext, month: Annotated[str, Field(description="As in 2026-10.")]
 ) -> str:
     """Close a month's books for good."""
-    RAN.append({"tool": "close_books", "month": month})
+    CALLS_RUN.append({"tool": "close_books", "month": month})
     return "closed"
 
 

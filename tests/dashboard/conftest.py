@@ -21,7 +21,6 @@ from starlette.routing import Route
 
 from gatepost.app import build_app
 from gatepost.check.pack_loading import load
-from gatepost.cli.serve import listening
 from gatepost.config.settings import Config, LimitsSettings, StorageSettings, TenancySettings
 from gatepost.dashboard.assets import Assets
 from gatepost.dashboard.page import (
@@ -38,6 +37,7 @@ from gatepost.dashboard.routes import page_services
 from gatepost.dashboard.security_headers import SecurityHeaders
 from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import Edge
+from gatepost.runtime.http_server import bind
 from gatepost.runtime.services import Services, SourceOf
 from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, TenantRule
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
@@ -109,11 +109,11 @@ async def broken(page_request: PageRequest) -> PageResponse:
     raise RuntimeError("unforeseen")
 
 
-EVERYBODY: frozenset[str] = frozenset()
+NO_ROLES: frozenset[str] = frozenset()
 PAGES = (
     PageRoute(path="/test/echo", get=echo, post=echo),
     PageRoute(path="/test/echo/{one}", get=echo),
-    PageRoute(path="/test/open", get=echo, roles=EVERYBODY),
+    PageRoute(path="/test/open", get=echo, roles=NO_ROLES),
     PageRoute(path="/test/admin", get=echo, roles=frozenset({"admin"})),
     PageRoute(path="/test/onward", post=onward),
     PageRoute(path="/test/download", get=download),
@@ -191,14 +191,16 @@ class HttpBrowser:
         self.http = httpx2.Client(base_url=server.origin, timeout=10, verify=False)
 
     def get(self, below: str = "", **headers: str) -> httpx2.Response:
-        return self.http.get(self.server.base + below, headers=dashed(headers))
+        return self.http.get(self.server.base + below, headers=header_fields(headers))
 
     def post(
         self, below: str, form: Mapping[str, str] | None = None, **headers: str
     ) -> httpx2.Response:
         """A form of a page of ours, with the session's token unless *form* has one."""
         fields = {"csrf": self.token()} | dict(form or {})
-        sent = {"origin": self.server.origin, "sec-fetch-site": "same-origin"} | dashed(headers)
+        sent = {"origin": self.server.origin, "sec-fetch-site": "same-origin"} | header_fields(
+            headers
+        )
         sent = {name: value for name, value in sent.items() if value}
         return self.http.post(self.server.base + below, data=fields, headers=sent)
 
@@ -235,11 +237,11 @@ class HttpBrowser:
         return next((c.value or "" for c in self.http.cookies.jar if kind in c.name), "")
 
 
-def dashed(headers: Mapping[str, str]) -> dict[str, str]:
+def header_fields(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-def parameters(url: str) -> dict[str, str]:
+def query_of(url: str) -> dict[str, str]:
     """The query of *url*."""
     return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
@@ -284,7 +286,7 @@ def open_dashboard_server(
             ),
         )
     )
-    sock = listening("127.0.0.1", port, "--port")
+    sock = bind("127.0.0.1", port)
     toolbox = load(config.tools, config.packs, config.network)
     server = DashboardServer(config, toolbox, sock, build=build, source_of=source_of)
     server.provider, server.origin = provider, origin
@@ -359,7 +361,7 @@ class ProductionProvider(Idp):
 
 
 @pytest.fixture(scope="package")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
+def shared_dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
     """A server with a dashboard, shared: a test changes nothing that another one sees."""
     with open_dashboard_server(tmp_path_factory.mktemp("dashboard")) as running:
         yield running

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(not AXE.exists(), reason="axe-core is not in tests/node"),
 ]
 
-SCREENS = [
+SCREEN_MODES = [
     ("on a phone by night", PHONE["viewport"], "dark"),
     ("at a desk by day", WIDE_SCREEN["viewport"], "light"),
 ]
@@ -39,7 +39,7 @@ def test_every_page_and_state_is_accessible(tmp_path: Path) -> None:
     with open_billing_server(tmp_path) as billing, chromium() as browser:
         for name, page in scenes(billing, browser, has_touch=True, reduced_motion="reduce"):
             page.evaluate(source)
-            for where, size, light in SCREENS:
+            for where, size, light in SCREEN_MODES:
                 page.set_viewport_size(size)
                 page.emulate_media(color_scheme=light)
                 if violations := faults(page):

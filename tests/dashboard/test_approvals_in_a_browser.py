@@ -17,7 +17,7 @@ from mcp.types import Implementation
 from playwright.sync_api import Browser, Page, expect
 
 from tests.dashboard.billing_server import (
-    RAN,
+    CALLS_RUN,
     BillingServer,
     WebUser,
     open_billing_server,
@@ -119,7 +119,7 @@ def dave(billing: BillingServer, browser: Browser) -> Iterator[WebUser]:
         yield user
 
 
-def arrived(page: Page, title: str) -> None:
+def open_newest_request(page: Page, title: str) -> None:
     """Open the newest request of that title, once it appears by itself."""
     page.locator(".request").filter(has_text=title).last.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(title)
@@ -129,7 +129,7 @@ def test_an_arriving_call_is_edited_and_runs_with_the_edited_arguments(
     dave: WebUser, erins: ConnectedAgent
 ) -> None:
     """The page is not loaded again between the arrival and the result."""
-    RAN.clear()
+    CALLS_RUN.clear()
     page = dave.open()
     expect(page.get_by_role("heading", name="No requests are waiting")).to_be_visible()
     expect(page).to_have_title("Waiting · Gatepost")
@@ -139,7 +139,7 @@ def test_an_arriving_call_is_edited_and_runs_with_the_edited_arguments(
     expect(page).to_have_title("(1) Waiting · Gatepost")
     expect(page.get_by_role("status")).to_contain_text("New: send_invoice")
 
-    arrived(page, "Send an invoice")
+    open_newest_request(page, "Send an invoice")
     text = page.locator("main").inner_text()
     assert "please find the invoice attached.\\u202e" in text
     assert "[REDACTED:MAIL_TOKEN]" in text
@@ -166,16 +166,16 @@ def test_an_arriving_call_is_edited_and_runs_with_the_edited_arguments(
     assert "accounts@mueller.example" in heard.text
     assert "The person who approved this call wrote: Travel only, as agreed." in heard.text
     expect(page.get_by_text("Travel only, as agreed.")).to_be_visible()
-    assert [(ran["to"], ran["lines"]) for ran in RAN] == [("accounts@mueller.example", 1)]
+    assert [(ran["to"], ran["lines"]) for ran in CALLS_RUN] == [("accounts@mueller.example", 1)]
 
 
 @pytest.mark.requirement("A8")
 def test_the_agent_gets_the_reason_of_a_rejection(dave: WebUser, erins: ConnectedAgent) -> None:
     """The reason is in the result, and the tool does not run."""
-    RAN.clear()
+    CALLS_RUN.clear()
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-7", "amount": 20})
-    arrived(page, "Pay back")
+    open_newest_request(page, "Pay back")
     page.get_by_label("Reason for rejecting").fill("Ask the <b>customer</b> first.")
     page.get_by_role("button", name="Reject").click()
 
@@ -184,7 +184,7 @@ def test_the_agent_gets_the_reason_of_a_rejection(dave: WebUser, erins: Connecte
     heard = outcome.result(ANSWER_S)
     assert heard.is_error
     assert "Ask the <b>customer</b> first." in heard.text
-    assert RAN == []
+    assert CALLS_RUN == []
 
 
 def test_an_undecided_request_expires_on_the_open_page(
@@ -193,7 +193,7 @@ def test_an_undecided_request_expires_on_the_open_page(
     """The open page shows the expiry and accepts no decision; the agent gets the result."""
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-8", "amount": 30})
-    arrived(page, "Pay back")
+    open_newest_request(page, "Pay back")
     with billing.later(301):
         expect(page.get_by_text("This request expired without a decision")).to_be_visible()
         expect(page.get_by_role("button", name="Approve this call")).to_be_disabled()
@@ -209,7 +209,7 @@ def test_the_time_left_is_computed_by_the_servers_clock(
     page = dave.open()
     page.clock.install(time=time.time() - 120)
     outcome = erins.call("refund", {"customer": "C-14", "amount": 30})
-    arrived(page, "Pay back")
+    open_newest_request(page, "Pay back")
     page.clock.run_for(1_500)  # the page has counted for itself by now
 
     expect(page.locator("time[data-until]").first).to_have_text(re.compile(r"^[0-4]:\d\d$"))
@@ -221,10 +221,10 @@ def test_a_call_that_needs_two_approvals_runs_after_the_second(
     billing: BillingServer, browser: Browser, dave: WebUser, erins: ConnectedAgent
 ) -> None:
     """The first approver cannot approve again; the second one's page updates by itself."""
-    RAN.clear()
+    CALLS_RUN.clear()
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-9", "amount": 900})
-    arrived(page, "Pay back")
+    open_newest_request(page, "Pay back")
     with signed_in(billing, browser, "carol") as carol:
         theirs = carol.open(page.url.removeprefix(carol.home))
         page.get_by_role("button", name="Approve this call").click()
@@ -238,7 +238,7 @@ def test_a_call_that_needs_two_approvals_runs_after_the_second(
         expect(theirs.get_by_text("Carol Chen approved")).to_be_visible()
 
     assert not outcome.result(ANSWER_S).is_error
-    assert [ran["amount"] for ran in RAN] == [900]
+    assert [ran["amount"] for ran in CALLS_RUN] == [900]
 
 
 def test_an_approver_cannot_approve_their_own_call(
@@ -251,7 +251,7 @@ def test_an_approver_cannot_approve_their_own_call(
     ):
         theirs = carol.open()
         outcome = carols.call("refund", {"customer": "C-10", "amount": 40})
-        arrived(theirs, "Pay back")
+        open_newest_request(theirs, "Pay back")
         expect(theirs.get_by_role("heading", name="You cannot decide this request")).to_be_visible()
         expect(theirs.get_by_text("This is your own call")).to_be_visible()
         expect(theirs.get_by_role("button", name=re.compile("Approve|Reject"))).to_have_count(0)
@@ -271,7 +271,7 @@ def test_a_grant_lets_further_calls_pass_until_it_is_revoked(
     """A granted call needs no approver; the grant is listed and can be revoked."""
     page = dave.open()
     first = erins.call("refund", {"customer": "C-11", "amount": 1})
-    arrived(page, "Pay back")
+    open_newest_request(page, "Pay back")
     page.get_by_text("Allow more calls like this one").click()
     page.get_by_label("Duration").select_option("1 hour")
     page.get_by_label("Allowed arguments").select_option("Arguments that match a condition")
@@ -289,7 +289,7 @@ def test_a_grant_lets_further_calls_pass_until_it_is_revoked(
     expect(page.get_by_role("heading", name="No grants")).to_be_visible()
     again = erins.call("refund", {"customer": "C-13", "amount": 3})
     page = dave.open()
-    arrived(page, "Pay back")
+    open_newest_request(page, "Pay back")
     page.get_by_role("button", name="Reject").click()
     assert again.result(ANSWER_S).is_error
 
@@ -329,7 +329,7 @@ def test_a_request_can_be_approved_without_javascript(
         page = carol.open()
         expect(page).to_have_title("(1) Waiting · Gatepost")
         assert page.locator("noscript").count() == 1
-        arrived(page, "Pay back")
+        open_newest_request(page, "Pay back")
         page.get_by_role("button", name="Approve this call").click()
         expect(page.get_by_text("Carol Chen approved")).to_be_visible()
         assert not outcome.result(ANSWER_S).is_error

@@ -32,7 +32,7 @@ def fields(arguments: bytes = ARGUMENTS) -> dict[str, Field]:
     return {field.name: field for field in fields_of(decoded(arguments), SCHEMA)}
 
 
-def edited(form: dict[str, str], arguments: bytes = ARGUMENTS) -> dict[str, Any]:
+def edited_arguments(form: dict[str, str], arguments: bytes = ARGUMENTS) -> dict[str, Any]:
     """What the form makes of the arguments."""
     filled_form = filled(list(fields(arguments).values()), form)
     assert not filled_form.errors, filled_form
@@ -88,7 +88,7 @@ def test_an_edit_is_converted_to_the_type_of_the_argument(
     """All other arguments stay unchanged."""
     expected = json.loads(ARGUMENTS) | {name: value}
 
-    assert edited(unchanged() | {f"argument.{name}": text}) == expected
+    assert edited_arguments(unchanged() | {f"argument.{name}": text}) == expected
 
 
 INVALID_INPUTS = [
@@ -117,7 +117,7 @@ def test_a_form_error_is_shown_and_keeps_the_input(name: str, text: str, sentenc
 def test_optional_arguments_can_be_left_out_or_added() -> None:
     """A required argument stays, whatever the form contains."""
     form = unchanged() | {"omit.note": "yes", "omit.name": "yes"}
-    assert edited(form) == {k: v for k, v in json.loads(ARGUMENTS).items() if k != "note"}
+    assert edited_arguments(form) == {k: v for k, v in json.loads(ARGUMENTS).items() if k != "note"}
 
     few = b'{"name": "Ada"}'
     added = {
@@ -126,7 +126,7 @@ def test_optional_arguments_can_be_left_out_or_added() -> None:
         "argument.note": "",
         "argument.deep": "",
     }
-    assert edited(added, few) == {"name": "Ada", "count": 4}
+    assert edited_arguments(added, few) == {"name": "Ada", "count": 4}
 
 
 def test_arguments_with_redacted_secrets_cannot_be_edited() -> None:
@@ -136,7 +136,7 @@ def test_arguments_with_redacted_secrets_cannot_be_edited() -> None:
 
     assert (secret_fields["name"].kind, secret_fields["deep"].kind) == ("locked", "locked")
     form = {"argument.name": "x", "argument.deep": "{}", "omit.deep": "yes"}
-    assert edited(form, secret) == json.loads(secret)
+    assert edited_arguments(form, secret) == json.loads(secret)
 
 
 @pytest.mark.parametrize("text", ["a\rb", "a\0b", "\u202ex", "a\r\nb"])

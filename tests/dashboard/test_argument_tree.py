@@ -16,7 +16,7 @@ from gatepost.dashboard.argument_tree import (
 from gatepost.tools.exact_json import compact, decoded
 
 
-def only(encoded: str) -> Node:
+def only_node(encoded: str) -> Node:
     """The one member of an object."""
     return read(encoded.encode()).nodes[0]
 
@@ -34,7 +34,7 @@ def only(encoded: str) -> Node:
 )
 def test_values_are_shown_exactly_as_written(written: str, kind: str, text: str) -> None:
     """The approver sees every digit."""
-    node = only(f'{{"a": {written}}}')
+    node = only_node(f'{{"a": {written}}}')
 
     assert (node.kind, node.text) == (kind, text)
 
@@ -42,13 +42,13 @@ def test_values_are_shown_exactly_as_written(written: str, kind: str, text: str)
 @pytest.mark.parametrize("text", ["1", "-2.5", "true", "null", ""])
 def test_texts_that_look_like_other_values_are_marked(text: str) -> None:
     """The page shows no quotation marks, so the text "1" needs a mark."""
-    assert only(json.dumps({"a": text})).is_ambiguous
-    assert not only('{"a": 1}').is_ambiguous
+    assert only_node(json.dumps({"a": text})).is_ambiguous
+    assert not only_node('{"a": 1}').is_ambiguous
 
 
 def test_lists_of_small_flat_objects_are_shown_as_a_table() -> None:
     """A row may lack a column."""
-    node = only('{"rows": [{"n": 1, "who": "a"}, {"n": 2}]}')
+    node = only_node('{"rows": [{"n": 1, "who": "a"}, {"n": 2}]}')
 
     assert (node.kind, node.columns) == ("table", ("n", "who"))
     assert [row.cells["n"].text for row in node.nodes] == ["1", "2"]
@@ -60,7 +60,7 @@ def test_lists_of_small_flat_objects_are_shown_as_a_table() -> None:
 )
 def test_other_lists_are_shown_as_a_tree(items: str) -> None:
     """Nested or multi-line values do not fit a table cell."""
-    assert only(f'{{"a": {items}}}').kind == "list"
+    assert only_node(f'{{"a": {items}}}').kind == "list"
 
 
 BOUNDED_ARGUMENTS = [

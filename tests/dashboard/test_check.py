@@ -36,14 +36,21 @@ def config(*issuers: Issuer, **changes: Any) -> Config:
     return Config(**{"resource": RESOURCE, "issuers": issuers or (issuer(),)} | changes)
 
 
-ENABLED, DISABLED = DashboardSettings(enabled=True), DashboardSettings(enabled=False)
+ENABLED_DASHBOARD, DISABLED_DASHBOARD = (
+    DashboardSettings(enabled=True),
+    DashboardSettings(enabled=False),
+)
 NAMED_TENANTS = {"33333333-3333-3333-3333-333333333333": "acme"}
 CONFIG_CASES = [
     ("fine", config(), []),
     ("no client, not wanted", config(issuer(dashboard=None)), []),
-    ("no client, and wanted", config(issuer(dashboard=None), dashboard=ENABLED), ["config.E090"]),
+    (
+        "no client, and wanted",
+        config(issuer(dashboard=None), dashboard=ENABLED_DASHBOARD),
+        ["config.E090"],
+    ),
     ("a client of an issuer that is off", config(issuer(enabled=False)), ["config.E090"]),
-    ("turned off", config(issuer(roles={}), dashboard=DISABLED), []),
+    ("turned off", config(issuer(roles={}), dashboard=DISABLED_DASHBOARD), []),
     ("no user has a role", config(issuer(roles={})), ["config.W090"]),
     (
         "a secret that is nowhere",
@@ -102,7 +109,7 @@ def test_a_dashboard_client_enables_the_dashboard() -> None:
     without = config(issuer(dashboard=None))
 
     assert [is_on(settings) for settings in (config(), without)] == [True, False]
-    assert not is_on(config(dashboard=DISABLED))
+    assert not is_on(config(dashboard=DISABLED_DASHBOARD))
 
 
 GATE = [

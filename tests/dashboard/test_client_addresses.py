@@ -40,7 +40,7 @@ def dave(server: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
         yield user_browser
 
 
-def newest(billing: BillingServer, kind: str) -> AuditRecord:
+def newest_record(billing: BillingServer, kind: str) -> AuditRecord:
     """The newest record of that kind."""
     records = billing.server.services.records
     seen_records: list[AuditRecord] = billing.server.run(
@@ -49,9 +49,9 @@ def newest(billing: BillingServer, kind: str) -> AuditRecord:
     return seen_records[0]
 
 
-def whence(billing: BillingServer, kind: str) -> tuple[str, str, str]:
+def recorded_origin(billing: BillingServer, kind: str) -> tuple[str, str, str]:
     """What the newest record of that kind says was done, by whom, and from where."""
-    record = newest(billing, kind)
+    record = newest_record(billing, kind)
     assert record.caller is not None
     return record.outcome, record.caller.subject, record.caller.peer
 
@@ -61,9 +61,9 @@ def test_records_of_sign_in_and_sign_out_have_the_client_address(
     server: BillingServerBehindProxy, dave: HttpBrowser
 ) -> None:
     """The edge decides the address; headers of the user have no effect."""
-    assert whence(server.billing, "signin") == ("signed_in", "dave", server.seen)
+    assert recorded_origin(server.billing, "signin") == ("signed_in", "dave", server.seen)
     dave.post("/sign-out")
-    assert whence(server.billing, "signin") == ("signed_out", "dave", server.seen)
+    assert recorded_origin(server.billing, "signin") == ("signed_out", "dave", server.seen)
 
 
 STATE_BY_VERB = {"approve": "approved", "reject": "rejected", "edit": "approved"}
@@ -79,8 +79,8 @@ def test_the_record_of_a_decision_has_the_approvers_address(
     form = {"argument.amount": "4"} if verb == "edit" else {}
 
     assert decide(dave, request, verb, **form) == 303
-    assert whence(server.billing, "approval") == (STATE_BY_VERB[verb], "dave", server.seen)
-    about = newest(server.billing, "approval").person
+    assert recorded_origin(server.billing, "approval") == (STATE_BY_VERB[verb], "dave", server.seen)
+    about = newest_record(server.billing, "approval").person
     assert about is not None
     assert (about.subject, about.peer) == ("erin", "")
 
@@ -92,11 +92,11 @@ def test_records_of_a_grant_and_its_revocation_have_the_client_address(
     """A granted call has no approver who looks at it, so the record of the grant matters more."""
     request = server.billing.asks("refund", {"customer": "C-grant", "amount": 5})
     assert decide(dave, request, "approve", uses="3") == 303
-    assert whence(server.billing, "grant") == ("granted", "dave", server.seen)
+    assert recorded_origin(server.billing, "grant") == ("granted", "dave", server.seen)
     page = dave.get("/grants").text
     grant = page.partition("/grants/")[2].partition("/")[0]
     dave.post(f"/grants/{grant}/revoke", fields_of(page))
-    assert whence(server.billing, "grant") == ("revoked", "dave", server.seen)
+    assert recorded_origin(server.billing, "grant") == ("revoked", "dave", server.seen)
 
 
 @pytest.mark.requirement("AU10")
@@ -105,8 +105,8 @@ def test_the_audit_pages_show_and_find_the_client_address(
 ) -> None:
     """The search finds records by any part of the address."""
     server.billing.call("find_customer", {"name": "somewhere"})
-    call = newest(server.billing, "call")
-    signed_in = newest(server.billing, "signin")
+    call = newest_record(server.billing, "call")
+    signed_in = newest_record(server.billing, "signin")
     pages = [dave.get(f"/audit/{record.number}").text for record in (call, signed_in)]
     page = dave.get(f"/audit?text={server.seen[:-1]}&kind=signin").text
     none = dave.get("/audit?text=203.0.113.99").text

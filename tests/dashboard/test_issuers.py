@@ -18,7 +18,7 @@ from tests.dashboard.conftest import (
     DashboardServer,
     issuer_of,
     open_dashboard_server,
-    parameters,
+    query_of,
 )
 from tests.support.measuring import capture_logs
 from tests.support.programs import BrowserUser
@@ -91,10 +91,10 @@ def test_a_code_of_one_issuer_is_never_redeemed_at_another(tmp_path: Path) -> No
         opened.user_browser() as other,
     ):
         first, second = (issuer.issuer for issuer in opened.config.issuers)
-        code = parameters(
+        code = query_of(
             BrowserUser("alice").follow(user_browser.start(which=1).headers["location"])
         )["code"]
-        query = parameters(other.start(which=0).headers["location"])
+        query = query_of(other.start(which=0).headers["location"])
 
         for sender in (first, second, ""):
             way = {"code": code, "state": query["state"], "iss": sender}
@@ -104,18 +104,20 @@ def test_a_code_of_one_issuer_is_never_redeemed_at_another(tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
+def dashboard_per_tenant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
     """Each tenant has a resource, and a dashboard, of its own."""
     with open_dashboard_server(tmp_path_factory.mktemp("apart"), path="/t/{tenant}/mcp") as opened:
         yield opened
 
 
-def test_one_browser_can_use_the_dashboards_of_several_tenants(apart: DashboardServer) -> None:
+def test_one_browser_can_use_the_dashboards_of_several_tenants(
+    dashboard_per_tenant: DashboardServer,
+) -> None:
     """Each dashboard has its own session and shows its own tenant."""
-    with apart.user_browser("alice", fresh=True) as user_browser:
+    with dashboard_per_tenant.user_browser("alice", fresh=True) as user_browser:
         assert '["acme","alice"' in user_browser.get("/test/open").text
 
-        apart.base = "/t/globex/dashboard"
+        dashboard_per_tenant.base = "/t/globex/dashboard"
         try:
             assert (
                 user_browser.get("/test/open")
@@ -125,13 +127,15 @@ def test_one_browser_can_use_the_dashboards_of_several_tenants(apart: DashboardS
             user_browser.sign_in("bob")
             assert '["globex","bob"' in user_browser.get("/test/open").text
         finally:
-            apart.base = "/t/acme/dashboard"
+            dashboard_per_tenant.base = "/t/acme/dashboard"
         assert '["acme","alice"' in user_browser.get("/test/open").text
 
 
-def test_a_user_cannot_sign_in_to_another_tenants_dashboard(apart: DashboardServer) -> None:
+def test_a_user_cannot_sign_in_to_another_tenants_dashboard(
+    dashboard_per_tenant: DashboardServer,
+) -> None:
     """The token names that resource, but the user is not of that tenant."""
-    with apart.user_browser() as user_browser:
+    with dashboard_per_tenant.user_browser() as user_browser:
         back = BrowserUser("bob").follow(user_browser.start().headers["location"])
         answer = user_browser.http.get(back)
 
@@ -139,9 +143,14 @@ def test_a_user_cannot_sign_in_to_another_tenants_dashboard(apart: DashboardServ
         assert user_browser.cookie() == ""
 
 
-def test_a_session_of_one_tenant_is_refused_at_another_tenant(apart: DashboardServer) -> None:
+def test_a_session_of_one_tenant_is_refused_at_another_tenant(
+    dashboard_per_tenant: DashboardServer,
+) -> None:
     """An attacker may rename the cookie."""
-    with apart.user_browser("alice", fresh=True) as user_browser, apart.user_browser() as thief:
+    with (
+        dashboard_per_tenant.user_browser("alice", fresh=True) as user_browser,
+        dashboard_per_tenant.user_browser() as thief,
+    ):
         name = next(cookie.name for cookie in user_browser.http.cookies.jar)
         thief.http.cookies.set(name.replace("acme", "globex"), user_browser.cookie())
 
@@ -149,18 +158,22 @@ def test_a_session_of_one_tenant_is_refused_at_another_tenant(apart: DashboardSe
         assert answer.status_code == 303
 
 
-def test_a_dashboard_path_without_a_valid_tenant_is_not_found(apart: DashboardServer) -> None:
+def test_a_dashboard_path_without_a_valid_tenant_is_not_found(
+    dashboard_per_tenant: DashboardServer,
+) -> None:
     """No cookie is set for such a path."""
-    with apart.user_browser() as user_browser:
+    with dashboard_per_tenant.user_browser() as user_browser:
         for path in ("/t/A!/dashboard", "/t/%2e/dashboard/sign-in", "/t//dashboard"):
             assert user_browser.http.get(path).status_code in {401, 404}
             assert "set-cookie" not in user_browser.http.get(path).headers
 
 
-def test_a_sign_in_whose_tokens_name_different_people_is_refused(apart: DashboardServer) -> None:
+def test_a_sign_in_whose_tokens_name_different_people_is_refused(
+    dashboard_per_tenant: DashboardServer,
+) -> None:
     """The ID token must match the access token; only the log has the reason."""
-    provider: Provider = apart.provider
-    with apart.user_browser() as user_browser:
+    provider: Provider = dashboard_per_tenant.provider
+    with dashboard_per_tenant.user_browser() as user_browser:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         id_token = provider.id_token
         provider.id_token = lambda identity, access: id_token(  # type: ignore[method-assign]
@@ -192,8 +205,8 @@ def test_https_cookies_are_secure_and_bound_to_host_and_tenant() -> None:
     assert value == (b"__Host-gatepost-session-acme=abc; Path=/; HttpOnly; SameSite=Lax; Secure")
     assert cookies.name("sign-in", HTTPS.of_tenant("globex")) == "__Host-gatepost-sign-in-globex"
     assert (b"strict-transport-security", b"max-age=31536000") in guards_of(HTTPS)
-    assert not any(name == b"strict-transport-security" for name, _ in guards_of(plain()))
+    assert not any(name == b"strict-transport-security" for name, _ in guards_of(local_resource()))
 
 
-def plain() -> Resource:
+def local_resource() -> Resource:
     return Resource("http://127.0.0.1:8000/mcp")

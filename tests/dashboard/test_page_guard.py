@@ -25,7 +25,7 @@ GUARD_HEADERS = {
 }
 
 
-def guarded(answer: httpx2.Response) -> bool:
+def is_guarded(answer: httpx2.Response) -> bool:
     """Whether an answer carries every guard, each once; forms lead here or to the issuer."""
     policy = answer.headers["content-security-policy"]
     return (
@@ -61,14 +61,17 @@ PATHS = [
 
 @each(("path", "inside", "outside"), PATHS, ids=[case[0][:30] for case in PATHS])
 def test_every_answer_carries_the_security_headers(
-    shared: DashboardServer, path: str, inside: int, outside: int
+    shared_dashboard: DashboardServer, path: str, inside: int, outside: int
 ) -> None:
     """This includes redirects and refusals, and no answer may be cached."""
-    with shared.user_browser("alice") as alice, shared.user_browser() as anonymous:
+    with (
+        shared_dashboard.user_browser("alice") as alice,
+        shared_dashboard.user_browser() as anonymous,
+    ):
         for user_browser, status in ((alice, inside), (anonymous, outside)):
             answer = user_browser.get(path)
             assert answer.status_code == status, answer.text
-            assert guarded(answer)
+            assert is_guarded(answer)
             assert answer.headers["cache-control"] == "no-store"
             assert answer.headers["content-type"].partition(";")[0] != "application/json" or (
                 "/static/" in path
@@ -85,40 +88,42 @@ def test_every_answer_carries_the_security_headers(
     ids=["host", "origin", "head"],
 )
 def test_refusals_at_the_edge_have_the_security_headers(
-    shared: DashboardServer, headers: dict[str, str], status: int
+    shared_dashboard: DashboardServer, headers: dict[str, str], status: int
 ) -> None:
     """A request that never reaches the dashboard still gets one of its pages."""
-    with shared.user_browser() as user_browser:
+    with shared_dashboard.user_browser() as user_browser:
         answer = user_browser.http.get("/dashboard", headers=headers)
 
     assert answer.status_code == status
-    assert guarded(answer)
+    assert is_guarded(answer)
     assert answer.headers["content-type"].startswith("text/html")
 
 
-def test_an_unexpected_error_is_logged_and_not_shown_on_the_page(shared: DashboardServer) -> None:
+def test_an_unexpected_error_is_logged_and_not_shown_on_the_page(
+    shared_dashboard: DashboardServer,
+) -> None:
     """The page has the id of the request, and no detail of the error."""
-    with shared.user_browser("alice") as user_browser:
+    with shared_dashboard.user_browser("alice") as user_browser:
         answer = user_browser.get("/test/broken")
 
     assert answer.headers["x-request-id"] in answer.text
     assert "unforeseen" not in answer.text.lower().replace("something unforeseen", "")
-    assert "RuntimeError" in shared.log()
+    assert "RuntimeError" in shared_dashboard.log()
 
 
-def test_static_files_can_be_cached_forever(shared: DashboardServer) -> None:
+def test_static_files_can_be_cached_forever(shared_dashboard: DashboardServer) -> None:
     """Their URLs contain a digest, so the content of a URL never changes."""
-    with shared.user_browser("alice") as user_browser:
+    with shared_dashboard.user_browser("alice") as user_browser:
         page = user_browser.get().text
         links = re.findall(r'(?:href|src)="(/dashboard/static/[^"]+)"', page)
         answers = [user_browser.http.get(link) for link in links]
-        posted = user_browser.http.post(links[0], headers={"origin": shared.origin})
+        posted = user_browser.http.post(links[0], headers={"origin": shared_dashboard.origin})
 
     assert {link.rpartition("/")[2] for link in links} >= {"htmx.js", "frame.css"}
     for answer in answers:
         assert answer.status_code == 200
         assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
-        assert guarded(answer)
+        assert is_guarded(answer)
         assert "set-cookie" not in answer.headers
     assert posted.status_code == 405
 
@@ -144,9 +149,9 @@ class Foreign(HTMLParser):
                 self.found.append(f"{tag} {name}={value}")
 
 
-def test_no_page_contains_inline_scripts_or_styles(shared: DashboardServer) -> None:
+def test_no_page_contains_inline_scripts_or_styles(shared_dashboard: DashboardServer) -> None:
     """The content security policy can therefore stay strict."""
-    with shared.user_browser("alice") as user_browser:
+    with shared_dashboard.user_browser("alice") as user_browser:
         for path in ("", "/history", "/grants", "/tools", "/sign-in"):
             parser = Foreign()
             parser.feed(user_browser.get(path).text)
@@ -193,14 +198,17 @@ FORGED_FORMS = [
 
 @each(("case", "form", "headers"), FORGED_FORMS, ids=[case[0] for case in FORGED_FORMS])
 def test_forged_forms_are_refused(
-    shared: DashboardServer, case: str, form: dict[str, str], headers: dict[str, str]
+    shared_dashboard: DashboardServer, case: str, form: dict[str, str], headers: dict[str, str]
 ) -> None:
     """A form needs the CSRF token of its session and the dashboard's own origin."""
-    with shared.user_browser("alice") as alice, shared.user_browser("dave") as dave:
+    with (
+        shared_dashboard.user_browser("alice") as alice,
+        shared_dashboard.user_browser("dave") as dave,
+    ):
         stand_ins = {
             "COOKIE": alice.cookie(),
             "OTHER": dave.token(),
-            "LOCALHOST": shared.origin.replace("127.0.0.1", "localhost"),
+            "LOCALHOST": shared_dashboard.origin.replace("127.0.0.1", "localhost"),
         }
         form = {name: stand_ins.get(value, value) for name, value in form.items()}
         headers = {name: stand_ins.get(value, value) for name, value in headers.items()}
@@ -211,10 +219,10 @@ def test_forged_forms_are_refused(
 
 
 def test_forms_are_accepted_with_the_csrf_token_in_a_field_or_header(
-    shared: DashboardServer,
+    shared_dashboard: DashboardServer,
 ) -> None:
     """Plain forms send a field, htmx sends a header; the handler gets the other fields."""
-    with shared.user_browser("alice") as user_browser:
+    with shared_dashboard.user_browser("alice") as user_browser:
         plain = user_browser.post("/test/echo", {"reason": "a\r\nb", "empty": ""})
         token = user_browser.token()
         headed = user_browser.post(
@@ -240,19 +248,19 @@ BODIES = [
 
 @pytest.mark.parametrize(("kind", "body", "status"), BODIES, ids=[str(n) for n in range(9)])
 def test_malformed_form_bodies_are_refused(
-    shared: DashboardServer, kind: str, body: bytes, status: int
+    shared_dashboard: DashboardServer, kind: str, body: bytes, status: int
 ) -> None:
     """The cases are media types, duplicate fields, broken encodings and large bodies."""
-    with shared.user_browser("alice") as user_browser:
+    with shared_dashboard.user_browser("alice") as user_browser:
         content = body.replace(b"TOKEN", user_browser.token().encode())
         answer = user_browser.http.post(
             "/dashboard/test/echo",
             content=content,
-            headers={"content-type": kind, "origin": shared.origin},
+            headers={"content-type": kind, "origin": shared_dashboard.origin},
         )
 
     assert answer.status_code == status
-    assert guarded(answer)
+    assert is_guarded(answer)
 
 
 EMBEDDING_REQUESTS = [
@@ -270,10 +278,10 @@ EMBEDDING_REQUESTS = [
 
 @pytest.mark.parametrize(("path", "mode", "what", "status"), EMBEDDING_REQUESTS)
 def test_pages_cannot_be_embedded_or_fetched_by_other_sites(
-    shared: DashboardServer, path: str, mode: str, what: str, status: int
+    shared_dashboard: DashboardServer, path: str, mode: str, what: str, status: int
 ) -> None:
     """From another site, only a link that a person follows works."""
-    with shared.user_browser("alice") as user_browser:
+    with shared_dashboard.user_browser("alice") as user_browser:
         answer = user_browser.get(
             "/test/echo", sec_fetch_site=path, sec_fetch_mode=mode, sec_fetch_dest=what
         )
@@ -290,9 +298,11 @@ ROLES = [
 
 
 @pytest.mark.parametrize(("who", "statuses"), ROLES, ids=[case[0] for case in ROLES])
-def test_pages_need_their_roles(shared: DashboardServer, who: str, statuses: list[int]) -> None:
+def test_pages_need_their_roles(
+    shared_dashboard: DashboardServer, who: str, statuses: list[int]
+) -> None:
     """A user without the role gets a page that says so and can sign out."""
-    with shared.user_browser(who, fresh=who == "eve") as user_browser:
+    with shared_dashboard.user_browser(who, fresh=who == "eve") as user_browser:
         answers = [user_browser.get(f"/test/{page}") for page in ("echo", "open", "admin")]
         assert [answer.status_code for answer in answers] == statuses
         if who == "eve":
@@ -301,9 +311,9 @@ def test_pages_need_their_roles(shared: DashboardServer, who: str, statuses: lis
             assert user_browser.post("/sign-out").status_code == 303
 
 
-def test_the_tenant_comes_from_the_session(shared: DashboardServer) -> None:
+def test_the_tenant_comes_from_the_session(shared_dashboard: DashboardServer) -> None:
     """No value that a user sends selects another tenant."""
-    with shared.user_browser("bob") as user_browser:
+    with shared_dashboard.user_browser("bob") as user_browser:
         seen = user_browser.get(
             "/test/echo?tenant=acme", x_octopus_tenant_id="acme", x_tenant="acme"
         ).text
@@ -311,9 +321,11 @@ def test_the_tenant_comes_from_the_session(shared: DashboardServer) -> None:
     assert '["globex","bob"' in seen
 
 
-def test_session_cookies_are_httponly_and_end_with_the_browser(shared: DashboardServer) -> None:
+def test_session_cookies_are_httponly_and_end_with_the_browser(
+    shared_dashboard: DashboardServer,
+) -> None:
     """The sign-in cookie lasts ten minutes; both are SameSite=Lax and for the whole host."""
-    with shared.user_browser() as user_browser:
+    with shared_dashboard.user_browser() as user_browser:
         cookie = user_browser.start().headers["set-cookie"]
         opened = user_browser.sign_in("alice").headers.get_list("set-cookie")
 
@@ -326,10 +338,12 @@ def test_session_cookies_are_httponly_and_end_with_the_browser(shared: Dashboard
     )
 
 
-def test_htmx_requests_without_a_session_load_the_sign_in_page(shared: DashboardServer) -> None:
+def test_htmx_requests_without_a_session_load_the_sign_in_page(
+    shared_dashboard: DashboardServer,
+) -> None:
     """The whole page changes to the sign-in, and returns to the same page later."""
-    with shared.user_browser() as user_browser:
-        url = f"{shared.home}/history?page=2"
+    with shared_dashboard.user_browser() as user_browser:
+        url = f"{shared_dashboard.home}/history?page=2"
         answer = user_browser.get("/live", hx_request="true", hx_current_url=url)
         hostile = ("https://evil.example//x", "http://[", "//[::1", "javascript:1", "")
         others = [
@@ -343,27 +357,32 @@ def test_htmx_requests_without_a_session_load_the_sign_in_page(shared: Dashboard
         assert other.headers["hx-redirect"] == "/dashboard/sign-in"
 
 
-def test_downloads_are_attachments_with_a_harmless_name(shared: DashboardServer) -> None:
+def test_downloads_are_attachments_with_a_harmless_name(shared_dashboard: DashboardServer) -> None:
     """The browser never shows the content as a page."""
-    with shared.user_browser("alice") as user_browser:
+    with shared_dashboard.user_browser("alice") as user_browser:
         answer = user_browser.get("/test/download")
 
     assert answer.headers["content-disposition"] == 'attachment; filename="abx.jsonl"'
 
 
-def test_localhost_redirects_to_the_address_of_the_dashboard(shared: DashboardServer) -> None:
+def test_localhost_redirects_to_the_address_of_the_dashboard(
+    shared_dashboard: DashboardServer,
+) -> None:
     """The cookies belong to 127.0.0.1, but in development `localhost` works too."""
-    with shared.user_browser("alice") as user_browser:
-        host = shared.origin.removeprefix("http://").replace("127.0.0.1", "localhost")
+    with shared_dashboard.user_browser("alice") as user_browser:
+        host = shared_dashboard.origin.removeprefix("http://").replace("127.0.0.1", "localhost")
         answer = user_browser.get("/history?page=2", host=host)
 
     assert answer.status_code == 307
-    assert answer.headers["location"] == f"{shared.home}/history?page=2"
+    assert answer.headers["location"] == f"{shared_dashboard.home}/history?page=2"
 
 
-def test_live_pages_send_events_as_they_happen(shared: DashboardServer) -> None:
+def test_live_pages_send_events_as_they_happen(shared_dashboard: DashboardServer) -> None:
     """Each event has its own lines."""
-    with shared.user_browser("alice") as user_browser, user_browser.stream("/test/live") as lines:
+    with (
+        shared_dashboard.user_browser("alice") as user_browser,
+        user_browser.stream("/test/live") as lines,
+    ):
         assert [next(lines) for _ in range(4)] == [
             "event: first",
             "data: <p>one</p>",

@@ -15,11 +15,11 @@ import pytest
 
 from gatepost.audit import events
 from gatepost.cli import erasure
-from gatepost.cli.serve import listening
 from gatepost.cli.stores import OpenStores
 from gatepost.config.limits import NamedToolLimitSettings
 from gatepost.config.settings import Config, LimitsSettings, StorageSettings
 from gatepost.policy.revocation.revocation_records import revocation
+from gatepost.runtime.http_server import bind
 from gatepost.runtime.process_reports import ProcessReporter
 from gatepost.storage.revocations import RevocationRecord
 from tests.dashboard.billing_server import BillingServer, open_billing_server
@@ -27,7 +27,7 @@ from tests.dashboard.conftest import HttpBrowser
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import Server
-from tests.support.stores import POOLED, Postgres, Valkey
+from tests.support.stores import POOLER, Postgres, Valkey
 
 WITHIN_S = 30
 LIMITS = LimitsSettings(
@@ -76,16 +76,16 @@ class TwoReplicas:
 def replica(billing: BillingServer) -> Iterator[TwoReplicas]:
     """Another process of the same server, with a loop and connections of its own."""
     port, first = free_port(), billing.server
-    sock = listening("127.0.0.1", port, "--port")
+    sock = bind("127.0.0.1", port)
     other = Server(first.config, first.toolbox, sock, keyring=first.keyring)
     with other.running():
         yield TwoReplicas(billing, other, port)
 
 
 @contextmanager
-def pair_on(root: Path, database: str, shared: str) -> Iterator[TwoReplicas]:
+def pair_on(root: Path, database: str, shared_store: str) -> Iterator[TwoReplicas]:
     def change(config: Config) -> Config:
-        storage = StorageSettings(database=database, shared=shared)
+        storage = StorageSettings(database=database, shared=shared_store)
         return msgspec.structs.replace(config, storage=storage, limits=LIMITS)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -94,7 +94,7 @@ def pair_on(root: Path, database: str, shared: str) -> Iterator[TwoReplicas]:
             yield pair
 
 
-@pytest.fixture(scope="module", params=["postgresql", POOLED])
+@pytest.fixture(scope="module", params=["postgresql", POOLER])
 def pair(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -148,7 +148,7 @@ def test_every_replica_counts_calls_refused_by_limits(
     pair: TwoReplicas, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
     """Each call is counted by its limit, although one record covers many, and after a restart."""
-    answers = asyncio.run(flood(pair.billing, 40))
+    answers = asyncio.run(concurrent_statuses(pair.billing, 40))
     assert answers.count(429) == 38
     text = "38 by the tool limit"
     # Refusals are gathered before they are on record.
@@ -160,7 +160,7 @@ def test_every_replica_counts_calls_refused_by_limits(
         assert PROCESSES not in later.page(dave, "/usage")
 
 
-async def flood(billing: BillingServer, number: int) -> list[int]:
+async def concurrent_statuses(billing: BillingServer, number: int) -> list[int]:
     """What comes of so many calls of one tool at once."""
     async with httpx2.AsyncClient(timeout=WITHIN_S, trust_env=False) as http:
         headers = {"authorization": f"Bearer {billing.token()}"}

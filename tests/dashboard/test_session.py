@@ -245,24 +245,26 @@ def revoke(server: DashboardServer, subject: str) -> Iterator[None]:
         server.run(server.services.revocations.look())
 
 
-def test_a_revocation_ends_sessions_and_their_live_pages(shared: DashboardServer) -> None:
+def test_a_revocation_ends_sessions_and_their_live_pages(shared_dashboard: DashboardServer) -> None:
     """The next page asks for a sign-in, and an open stream ends with an event."""
     with (
-        shared.user_browser("bob", fresh=True) as user_browser,
+        shared_dashboard.user_browser("bob", fresh=True) as user_browser,
         user_browser.stream("/test/live") as lines,
-        revoke(shared, "bob"),
+        revoke(shared_dashboard, "bob"),
     ):
         eventually(lambda: user_browser.get("/test/open").status_code == 303, within=30)
         assert "event: over" in list(lines)
 
 
-def test_a_form_of_a_user_revoked_during_its_upload_is_refused(shared: DashboardServer) -> None:
+def test_a_form_of_a_user_revoked_during_its_upload_is_refused(
+    shared_dashboard: DashboardServer,
+) -> None:
     """The user is revoked before the last byte of the form arrives."""
-    with shared.user_browser("bob", fresh=True) as user_browser:
+    with shared_dashboard.user_browser("bob", fresh=True) as user_browser:
         body = urlencode({"csrf": user_browser.token(), "one": "more"}).encode()
         head = [
-            ("Host", shared.origin.removeprefix("http://")),
-            ("Origin", shared.origin),
+            ("Host", shared_dashboard.origin.removeprefix("http://")),
+            ("Origin", shared_dashboard.origin),
             (
                 "Cookie",
                 "; ".join(
@@ -272,14 +274,14 @@ def test_a_form_of_a_user_revoked_during_its_upload_is_refused(shared: Dashboard
             ("Content-Type", "application/x-www-form-urlencoded"),
             ("Content-Length", str(len(body))),
         ]
-        sent = request("POST", f"{shared.base}/test/echo", head, body)
-        location = ("127.0.0.1", int(shared.origin.rpartition(":")[2]))
+        sent = request("POST", f"{shared_dashboard.base}/test/echo", head, body)
+        location = ("127.0.0.1", int(shared_dashboard.origin.rpartition(":")[2]))
         whole = exchange(location[1], sent)
         assert (whole.status, b"more" in whole.body) == (200, True)
 
         with socket.create_connection(location, timeout=30) as connection:
             connection.sendall(sent[:-1])
-            with revoke(shared, "bob"):
+            with revoke(shared_dashboard, "bob"):
                 eventually(lambda: user_browser.get("/test/open").status_code == 303, within=30)
                 connection.sendall(sent[-1:])
                 answer = read_answer(connection)
@@ -287,22 +289,22 @@ def test_a_form_of_a_user_revoked_during_its_upload_is_refused(shared: Dashboard
     assert b"Your last action was not carried out" in answer.body
 
 
-def test_signing_out_ends_live_pages_in_other_windows(shared: DashboardServer) -> None:
+def test_signing_out_ends_live_pages_in_other_windows(shared_dashboard: DashboardServer) -> None:
     """The streams in all windows of the session end."""
     with (
-        shared.user_browser("dave", fresh=True) as user_browser,
+        shared_dashboard.user_browser("dave", fresh=True) as user_browser,
         user_browser.stream("/test/live") as lines,
     ):
-        with shared.user_browser() as same:
+        with shared_dashboard.user_browser() as same:
             same.http.cookies.update(user_browser.http.cookies)
             assert same.post("/sign-out").status_code == 303
         assert "event: over" in list(lines)
 
 
-def test_a_live_page_does_not_renew_a_session(shared: DashboardServer) -> None:
+def test_a_live_page_does_not_renew_a_session(shared_dashboard: DashboardServer) -> None:
     """Automatic requests are no activity; page requests of a person renew the cookie."""
-    with shared.user_browser("alice") as user_browser:
-        around = shared.around
+    with shared_dashboard.user_browser("alice") as user_browser:
+        around = shared_dashboard.around
         paths = around.location.locate("/dashboard")
         assert paths is not None
         session = around.sessions.read(user_browser.cookie(), paths.target)

@@ -19,10 +19,10 @@ from tests.dashboard.conftest import (
     HttpBrowser,
     ProductionProvider,
     open_dashboard_server,
-    parameters,
+    query_of,
 )
 from tests.support.issuers import Idp, Receive, Scope, Send, jwk, respond, rsa_key
-from tests.support.measuring import each, overheard
+from tests.support.measuring import each, formatted_logs
 
 
 class ChangeableProvider(ProductionProvider):
@@ -128,7 +128,7 @@ def test_signing_out_redirects_to_the_end_session_endpoint(
         address = response.headers["location"]
 
         assert address.startswith(f"{provider.issuer('main')}/end?")
-        query = parameters(address)
+        query = query_of(address)
         assert query["client_id"] == CLIENT
         assert query["post_logout_redirect_uri"] == f"{server.home}/signed-out"
         assert query["id_token_hint"].count(".") == 2
@@ -160,7 +160,7 @@ def test_the_sign_in_after_a_sign_out_asks_for_the_account(
         location = user_browser.http.get(link[1].replace("&amp;", "&")).headers["location"]
 
     assert "prompt" not in provider.asked[-1]
-    assert parameters(location)["prompt"] == "select_account"
+    assert query_of(location)["prompt"] == "select_account"
 
 
 def test_sign_out_false_ends_the_dashboard_session_only(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_refusal_of_the_client_by_the_issuer_names_the_setting(
 ) -> None:
     """The page tells the user that it is not their fault; text of the issuer is left out."""
     provider.refuses = refusal
-    with server.user_browser() as user_browser, overheard("json") as log:
+    with server.user_browser() as user_browser, formatted_logs("json") as log:
         page = signed_in(user_browser)
 
     assert "refused this server, not you" in page

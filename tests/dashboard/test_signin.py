@@ -19,16 +19,16 @@ from tests.dashboard.conftest import (
     DashboardServer,
     HttpBrowser,
     open_dashboard_server,
-    parameters,
+    query_of,
 )
-from tests.support.measuring import each, overheard
+from tests.support.measuring import each, formatted_logs
 from tests.support.processes import free_port
 from tests.support.programs import BrowserUser
 
 
-def test_a_user_signs_in_and_out(shared: DashboardServer) -> None:
+def test_a_user_signs_in_and_out(shared_dashboard: DashboardServer) -> None:
     """The sign-in returns to the requested page, and the sign-out ends the session."""
-    with shared.user_browser() as user_browser:
+    with shared_dashboard.user_browser() as user_browser:
         response = user_browser.get("/test/echo/seven?q=1")
         assert response.status_code == 303
         assert response.headers["location"] == "/dashboard/sign-in?next=/test/echo/seven%3Fq%3D1"
@@ -49,10 +49,10 @@ def test_a_user_signs_in_and_out(shared: DashboardServer) -> None:
         assert texts.headers["location"] == "/dashboard/signed-out"
         assert "signed out" in user_browser.get("/signed-out").text
         assert user_browser.cookie() == ""
-        user_browser.http.cookies.set(session_name(shared), stolen)
+        user_browser.http.cookies.set(session_name(shared_dashboard), stolen)
         assert user_browser.get("/test/echo").status_code == 303
-    trail = shared.services.records.of("acme").trail
-    rows = shared.run(trail.find(AuditQuery(kind="signin", limit=2)))
+    trail = shared_dashboard.services.records.of("acme").trail
+    rows = shared_dashboard.run(trail.find(AuditQuery(kind="signin", limit=2)))
     assert [(row.outcome, row.subject) for row in rows] == [
         ("signed_out", "alice"),
         ("signed_in", "alice"),
@@ -63,15 +63,17 @@ def session_name(server: DashboardServer) -> str:
     return f"gatepost{urlsplit(server.origin).port}-session"
 
 
-def test_each_sign_in_request_has_its_own_pkce_state_and_nonce(shared: DashboardServer) -> None:
+def test_each_sign_in_request_has_its_own_pkce_state_and_nonce(
+    shared_dashboard: DashboardServer,
+) -> None:
     """It uses S256 and names our resource."""
-    with shared.user_browser() as user_browser:
-        first, second = (parameters(user_browser.start().headers["location"]) for _ in range(2))
+    with shared_dashboard.user_browser() as user_browser:
+        first, second = (query_of(user_browser.start().headers["location"]) for _ in range(2))
 
     assert first["response_type"] == "code"
     assert first["code_challenge_method"] == "S256"
-    assert first["resource"] == shared.services._config.resource
-    assert first["redirect_uri"] == f"{shared.home}/callback"
+    assert first["resource"] == shared_dashboard.services._config.resource
+    assert first["redirect_uri"] == f"{shared_dashboard.home}/callback"
     assert first["client_id"] == CLIENT
     assert "openid" in first["scope"].split()
     for name in ("state", "nonce", "code_challenge"):
@@ -79,24 +81,24 @@ def test_each_sign_in_request_has_its_own_pkce_state_and_nonce(shared: Dashboard
         assert first[name] != second[name]
 
 
-def test_no_token_or_secret_is_in_cookies_pages_or_logs(shared: DashboardServer) -> None:
+def test_no_token_or_secret_is_in_cookies_pages_or_logs(shared_dashboard: DashboardServer) -> None:
     """This includes the code and the PKCE verifier."""
-    with shared.user_browser() as user_browser:
+    with shared_dashboard.user_browser() as user_browser:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         answer = user_browser.http.get(back)
-        texts = [user_browser.get("").text, str(answer.headers), shared.log()]
+        texts = [user_browser.get("").text, str(answer.headers), shared_dashboard.log()]
 
     assert not any(re.search(r"eyJ[\w-]{20,}\.eyJ|dev-rt-", text) for text in texts)
-    assert parameters(back)["code"] not in "".join(texts)
+    assert query_of(back)["code"] not in "".join(texts)
 
 
 def finish(user_browser: HttpBrowser, back: str) -> httpx2.Response:
     return user_browser.http.get(back)
 
 
-def altered(back: str, **changes: str | None) -> str:
+def changed_callback(back: str, **changes: str | None) -> str:
     """The way back with other parameters; None leaves one out."""
-    values = parameters(back) | changes
+    values = query_of(back) | changes
     present = {name: value for name, value in values.items() if value is not None}
     return f"{back.partition('?')[0]}?{urlencode(present)}"
 
@@ -119,12 +121,12 @@ REFUSED_RETURNS = [
 
 @each(("changes", "status"), REFUSED_RETURNS, ids=str)
 def test_forged_sign_in_callbacks_are_refused(
-    shared: DashboardServer, changes: dict[str, str | None], status: int
+    shared_dashboard: DashboardServer, changes: dict[str, str | None], status: int
 ) -> None:
     """The page repeats no parameter, and no session is created."""
-    with shared.user_browser() as user_browser:
+    with shared_dashboard.user_browser() as user_browser:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
-        answer = finish(user_browser, altered(back, **changes))
+        answer = finish(user_browser, changed_callback(back, **changes))
 
         assert answer.status_code == status
         assert user_browser.cookie() == ""
@@ -132,9 +134,11 @@ def test_forged_sign_in_callbacks_are_refused(
         assert user_browser.get("/test/echo").status_code == 303
 
 
-def test_a_callback_is_accepted_once_and_in_its_own_browser(shared: DashboardServer) -> None:
+def test_a_callback_is_accepted_once_and_in_its_own_browser(
+    shared_dashboard: DashboardServer,
+) -> None:
     """A replayed callback and one taken to another browser are refused."""
-    with shared.user_browser() as user_browser, shared.user_browser() as thief:
+    with shared_dashboard.user_browser() as user_browser, shared_dashboard.user_browser() as thief:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         taken = finish(thief, back)
         first, again = finish(user_browser, back), finish(user_browser, back)
@@ -143,41 +147,43 @@ def test_a_callback_is_accepted_once_and_in_its_own_browser(shared: DashboardSer
         assert thief.cookie() == ""
 
 
-def test_a_code_of_another_persons_sign_in_is_refused(shared: DashboardServer) -> None:
+def test_a_code_of_another_persons_sign_in_is_refused(shared_dashboard: DashboardServer) -> None:
     """A stolen code fails by its PKCE challenge and its nonce."""
-    with shared.user_browser() as victim, shared.user_browser() as attacker:
-        stolen = parameters(BrowserUser("alice").follow(victim.start().headers["location"]))["code"]
+    with shared_dashboard.user_browser() as victim, shared_dashboard.user_browser() as attacker:
+        stolen = query_of(BrowserUser("alice").follow(victim.start().headers["location"]))["code"]
         own = BrowserUser("eve").follow(attacker.start().headers["location"])
-        answer = finish(attacker, altered(own, code=stolen))
+        answer = finish(attacker, changed_callback(own, code=stolen))
 
         assert answer.status_code == 403
         assert attacker.cookie() == ""
 
 
 def test_a_refused_sign_in_is_logged_like_a_refused_token(
-    shared: DashboardServer, monkeypatch: pytest.MonkeyPatch
+    shared_dashboard: DashboardServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event has the reason and the issuer, but not the code."""
     monkeypatch.setattr(refused_tokens, "MAX_PER_PEER", 10**6)
     with (
-        shared.user_browser() as victim,
-        shared.user_browser() as attacker,
-        overheard("json") as log,
+        shared_dashboard.user_browser() as victim,
+        shared_dashboard.user_browser() as attacker,
+        formatted_logs("json") as log,
     ):
-        stolen = parameters(BrowserUser("alice").follow(victim.start().headers["location"]))["code"]
+        stolen = query_of(BrowserUser("alice").follow(victim.start().headers["location"]))["code"]
         own = BrowserUser("eve").follow(attacker.start().headers["location"])
-        finish(attacker, altered(own, code=stolen))
+        finish(attacker, changed_callback(own, code=stolen))
 
     events = [json.loads(line) for line in log.getvalue().splitlines() if line.startswith("{")]
     [event] = [event for event in events if event["event"] == "token_refused"]
     assert (event["at"], event["reason"]) == ("sign_in", "bad_code")
-    assert event["issuer"] == shared.services._config.issuers[0].issuer
+    assert event["issuer"] == shared_dashboard.services._config.issuers[0].issuer
     assert stolen not in json.dumps(event)
 
 
-def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: DashboardServer) -> None:
+def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(
+    shared_dashboard: DashboardServer,
+) -> None:
     """The victim's browser has no pending sign-in, or another one (login CSRF)."""
-    with shared.user_browser() as victim, shared.user_browser() as attacker:
+    with shared_dashboard.user_browser() as victim, shared_dashboard.user_browser() as attacker:
         back = BrowserUser("eve").follow(attacker.start().headers["location"])
         without = finish(victim, back)
         victim.start()
@@ -187,14 +193,17 @@ def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: DashboardSe
         assert victim.cookie() == ""
 
 
-def test_a_new_sign_in_ends_the_session_before(shared: DashboardServer) -> None:
+def test_a_new_sign_in_ends_the_session_before(shared_dashboard: DashboardServer) -> None:
     """A cookie that was planted before the sign-in becomes invalid (session fixation)."""
-    with shared.user_browser("eve", fresh=True) as user_browser, shared.user_browser() as other:
+    with (
+        shared_dashboard.user_browser("eve", fresh=True) as user_browser,
+        shared_dashboard.user_browser() as other,
+    ):
         before = user_browser.cookie()
         user_browser.sign_in("alice")
         assert user_browser.cookie() not in {"", before}
 
-        other.http.cookies.set(session_name(shared), before)
+        other.http.cookies.set(session_name(shared_dashboard), before)
         assert other.get("/test/open").status_code == 303
         assert '"alice"' in user_browser.get("/test/open").text
 
@@ -244,17 +253,19 @@ def test_return_paths_of_the_dashboard_are_kept(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", HOSTILE_URLS[:8], ids=ascii)
-def test_a_sign_in_never_redirects_to_another_site(shared: DashboardServer, path: str) -> None:
+def test_a_sign_in_never_redirects_to_another_site(
+    shared_dashboard: DashboardServer, path: str
+) -> None:
     """The last redirect goes to the dashboard itself."""
-    with shared.user_browser() as user_browser:
+    with shared_dashboard.user_browser() as user_browser:
         page = user_browser.http.get("/dashboard/sign-in", params={"next": path})
         assert "evil" not in page.text
         assert user_browser.sign_in("alice", path).headers["location"] == "/dashboard"
 
 
-def test_redirects_of_pages_never_lead_to_another_site(shared: DashboardServer) -> None:
+def test_redirects_of_pages_never_lead_to_another_site(shared_dashboard: DashboardServer) -> None:
     """They follow the rule of return paths."""
-    with shared.user_browser("alice") as user_browser:
+    with shared_dashboard.user_browser("alice") as user_browser:
         assert user_browser.post("/test/onward", {"to": "/history"}).headers["location"] == (
             "/dashboard/history"
         )
@@ -268,7 +279,7 @@ def test_sign_ins_with_made_up_codes_are_rate_limited(tmp_path: Path) -> None:
     few = LimitsSettings(failures_per_second=3)
     changed = open_dashboard_server(tmp_path, change=lambda settings: replace(settings, limits=few))
     with changed as opened, opened.user_browser() as user_browser:
-        state = parameters(user_browser.start().headers["location"])["state"]
+        state = query_of(user_browser.start().headers["location"])["state"]
         way = {"code": "made-up", "state": state, "iss": opened.config.issuers[0].issuer}
         answers = [user_browser.http.get("/dashboard/callback", params=way) for _ in range(5)]
 
@@ -295,9 +306,9 @@ def test_an_unreachable_issuer_is_answered_with_503(tmp_path: Path) -> None:
     assert "could not be reached" in answers[0].text
 
 
-def test_a_sign_in_can_use_only_listed_issuers(shared: DashboardServer) -> None:
+def test_a_sign_in_can_use_only_listed_issuers(shared_dashboard: DashboardServer) -> None:
     """An unknown name is 404, and no parameter names an address."""
-    with shared.user_browser() as user_browser:
+    with shared_dashboard.user_browser() as user_browser:
         for name in ("", "0" * 12, "https://evil.example"):
             answer = user_browser.http.get("/dashboard/sign-in/start", params={"issuer": name})
             assert answer.status_code == 404

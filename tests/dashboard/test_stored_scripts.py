@@ -99,14 +99,14 @@ def dave(billing: BillingServer, browser: Browser) -> Iterator[WebUser]:
     context.close()
 
 
-def ask(billing: BillingServer, **changes: str) -> str:
+def request_approval(billing: BillingServer, **changes: str) -> str:
     answer = billing.call("hostile", ARGUMENTS | changes, SUBJECT, scopes="hostile:write")
     assert answer.status_code == 503, answer.text
     waiting = billing.server.run(billing.server.services.approvals.waiting("acme"))
     return str(waiting[-1].id)
 
 
-def harmless(page: Page) -> None:
+def assert_harmless(page: Page) -> None:
     """Nothing ran, nothing was put into the page, nothing was even tried."""
     assert page.title() != "owned"
     assert page.evaluate("window.stopped") == []
@@ -118,26 +118,26 @@ def harmless(page: Page) -> None:
     assert page.locator("[hx-get*='sign-out']").count() == 0
 
 
-def look(dave: WebUser, below: str) -> Page:
+def open_page(dave: WebUser, below: str) -> Page:
     page = dave.open(below)
     page.wait_for_load_state("load")
-    harmless(page)
+    assert_harmless(page)
     return page
 
 
 @pytest.mark.requirement("A7")
 def test_every_page_shows_stored_markup_as_text(billing: BillingServer, dave: WebUser) -> None:
     """The markup is in tool titles, argument names and values, ids and user names."""
-    identity = ask(billing)
+    identity = request_approval(billing)
     places = [
         link.get_attribute("href") or ""
-        for link in look(dave, "").get_by_role("navigation").get_by_role("link").all()
+        for link in open_page(dave, "").get_by_role("navigation").get_by_role("link").all()
     ]
     below = [location.removeprefix("/dashboard") for location in places]
     assert len(below) >= 6
     for location in [*below, f"/approvals/{identity}"]:
-        look(dave, location)
-    content = look(dave, f"/approvals/{identity}").locator("main").inner_text()
+        open_page(dave, location)
+    content = open_page(dave, f"/approvals/{identity}").locator("main").inner_text()
 
     assert "onerror" in content
     assert "{{ 7777 * 7777 }}" in content
@@ -147,29 +147,29 @@ def test_every_page_shows_stored_markup_as_text(billing: BillingServer, dave: We
 
 def test_live_updates_show_stored_markup_as_text(billing: BillingServer, dave: WebUser) -> None:
     """htmx inserts the update into a page that is already open."""
-    page = look(dave, "")
+    page = open_page(dave, "")
     before = page.locator(".request").count()
-    ask(billing, text=MARKUP + " again")
+    request_approval(billing, text=MARKUP + " again")
     page.wait_for_function(
         "count => document.querySelectorAll('.request').length > count", arg=before
     )
-    harmless(page)
+    assert_harmless(page)
 
 
 def test_markup_in_decisions_and_reasons_is_shown_as_text(
     billing: BillingServer, dave: WebUser
 ) -> None:
     """Other approvers see the reason, and edited values are shown again."""
-    identity = ask(billing, text=MARKUP + " to be refused")
-    page = look(dave, f"/approvals/{identity}")
+    identity = request_approval(billing, text=MARKUP + " to be refused")
+    page = open_page(dave, f"/approvals/{identity}")
     page.locator(
         "form[action$='/reject'] textarea, form[action$='/reject'] input[name=reason]"
     ).fill(MARKUP.replace("\u0000", ""))
     page.locator("form[action$='/reject'] button").last.click()
     expect(page.get_by_role("heading", name="Rejected")).to_be_visible()
-    harmless(page)
+    assert_harmless(page)
     for location in (f"/approvals/{identity}", "/history", "/audit"):
-        look(dave, location)
+        open_page(dave, location)
 
 
 QUERIES = ["q", "page", "before", "tool", "kind", "subject", "next", "from", "until", "state"]
@@ -208,7 +208,7 @@ def test_pages_cannot_be_framed_by_other_sites(
 
 def test_the_content_security_policy_blocks_inserted_markup(dave: WebUser) -> None:
     """Markup that the test inserts by hand runs no script and loads no image."""
-    page = look(dave, "")
+    page = open_page(dave, "")
     page.evaluate(
         """() => {
           document.body.insertAdjacentHTML(

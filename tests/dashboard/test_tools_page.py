@@ -85,14 +85,14 @@ def test_the_tools_page_judges_a_caller_like_a_call(name: str) -> None:
     """The runner decides for both, so the page and a call never disagree."""
     tool, claims, level, sentence = ACCESS_CASES[name]
     registry = Registry(pack.offers, obtainable=frozenset({"vault:open"}))
-    runner = Runner(registry, context_for=never, clock=lambda: NOW)
+    runner = Runner(registry, context_for=refuse_calls, clock=lambda: NOW)
     caller = a_caller(**{"scopes": frozenset({"base"}), **claims})
     verdict = access(registry.tools[tool], caller, runner, {}, baseline=frozenset({"base"}))
 
     assert (verdict.level, verdict.sentence) == (level, sentence)
 
 
-def never(call: Call) -> CallContext:
+def refuse_calls(call: Call) -> CallContext:
     """Nothing is called."""
     raise AssertionError(call.name)
 
@@ -114,7 +114,7 @@ def test_the_tools_page_says_if_calls_of_a_machine_have_no_approver(
 ) -> None:
     """The call would be refused at once or wait for a person."""
     registry = Registry(pack.offers)
-    runner = Runner(registry, context_for=never, clock=lambda: NOW)
+    runner = Runner(registry, context_for=refuse_calls, clock=lambda: NOW)
     approvals = msgspec.convert({"require": ["peek"], **settings}, ApprovalsSettings)
     plan = plan_of(approvals, registry.tools.values())
     caller = a_caller(scopes=frozenset({"vault:read", "vault:open"}), **claims)
@@ -128,7 +128,7 @@ async def test_the_tools_page_names_the_capability_that_an_agent_lacks() -> None
     tool = crm.tool("find")
     source.put("acme", tool, agents={"agent": Agent(frozenset())})
     registry = Registry(pack.offers, source=source)
-    runner = Runner(registry, context_for=never, clock=lambda: NOW)
+    runner = Runner(registry, context_for=refuse_calls, clock=lambda: NOW)
     caller = a_caller(client_id="agent")
     await registry.prepare(caller)
     verdict = access(tool, caller, runner, {})

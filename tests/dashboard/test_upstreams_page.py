@@ -15,7 +15,7 @@ from gatepost.upstreams.registration_changes import AgentChanges, ServerChanges
 from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.dashboard.billing_server import CLI_SECRET, BillingServer
 from tests.dashboard.conftest import DashboardServer, open_dashboard_server
-from tests.support.internet import ScriptedServer, result
+from tests.support.internet import ScriptedServer, result_answer
 from tests.support.issuers import AsgiServer
 from tests.support.measuring import eventually
 
@@ -227,7 +227,7 @@ def test_upstream_tools_are_on_the_pages_of_tools_and_requests(tmp_path: Path) -
     """They have their server and their own name; markup in the description is text."""
     scripted = ScriptedServer()
     definition = {"name": "pay", "description": HOSTILE_TEXT, "inputSchema": {"type": "object"}}
-    scripted.answers["tools/list"] = result({"tools": [definition]})
+    scripted.answers["tools/list"] = result_answer({"tools": [definition]})
     upstream = AsgiServer(scripted).start()
     table = UpstreamSettings(name="crm", tenants=("acme",), url=f"{upstream.url}/mcp")
 

@@ -17,13 +17,15 @@ import yaml
 
 from gatepost.secrets.keyring import KeyRing, create
 from tests.architecture.source import ROOT
-from tests.support.commands import ended
+from tests.support.commands import completed
 
 DEPLOY_FOLDER = ROOT / "deploy"
 CHART = DEPLOY_FOLDER / "helm/gatepost"
 MANIFESTS = DEPLOY_FOLDER / "kubernetes/gatepost.yaml"
 ACTION = re.compile(r"\{\{ \.(Values|Release)((?:\.\w+)+)( \| toJson)? \}\}")
-HEAD = "# The chart deploy/helm/gatepost with its default values; replace names and addresses.\n"
+FILE_HEADER = (
+    "# The chart deploy/helm/gatepost with its default values; replace names and addresses.\n"
+)
 
 
 def rendered() -> str:
@@ -47,10 +49,10 @@ def rendered() -> str:
         text = ACTION.sub(value_of, file.read_text(encoding="utf-8"))
         assert "{{" not in text, file
         parts.append(text)
-    return HEAD + "---\n".join(parts)
+    return FILE_HEADER + "---\n".join(parts)
 
 
-def documents() -> dict[str, dict[str, Any]]:
+def manifests_by_kind() -> dict[str, dict[str, Any]]:
     """The manifests by kind."""
     documents = [
         document
@@ -67,7 +69,7 @@ def test_the_manifests_equal_the_rendered_chart() -> None:
 
 
 def manifest_config() -> str:
-    return str(documents()["ConfigMap"]["data"]["gatepost.toml"])
+    return str(manifests_by_kind()["ConfigMap"]["data"]["gatepost.toml"])
 
 
 def compose_config() -> str:
@@ -107,7 +109,7 @@ def test_gatepost_check_finds_no_error_in_the_configurations(tmp_path: Path, nam
         "ISSUER_SECRET": "0123456789abcdef",
     }
 
-    code, _, complaints = ended("check", env=environment, cwd=tmp_path)
+    code, _, complaints = completed("check", env=environment, cwd=tmp_path)
 
     assert code == 0, complaints
     assert "config.E" not in complaints
@@ -116,7 +118,7 @@ def test_gatepost_check_finds_no_error_in_the_configurations(tmp_path: Path, nam
 def test_probes_ports_and_grace_periods_fit_the_configuration() -> None:
     """What the manifests say beside the configuration is what the configuration says."""
     config = tomllib.loads(manifest_config())
-    pod = documents()["Deployment"]["spec"]["template"]["spec"]
+    pod = manifests_by_kind()["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     listen = config["listen"]
@@ -127,7 +129,9 @@ def test_probes_ports_and_grace_periods_fit_the_configuration() -> None:
     assert pod["terminationGracePeriodSeconds"] >= listen["leave_s"] + 30 + 15
     assert listen["leave_s"] > probe["periodSeconds"] * probe["failureThreshold"]
     assert container["args" if "args" in container else "image"]
-    metric = documents()["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]["metric"]["name"]
+    metric = manifests_by_kind()["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]["metric"][
+        "name"
+    ]
     (rule,) = yaml.safe_load(
         (DEPLOY_FOLDER / "kubernetes/prometheus-adapter-rule.yaml").read_text()
     )
@@ -139,7 +143,7 @@ def test_probes_ports_and_grace_periods_fit_the_configuration() -> None:
 def test_every_pod_runs_without_root_and_extra_capabilities() -> None:
     """The image is read-only, and no cluster token is mounted."""
     for kind in ("Deployment", "Job"):
-        pod = documents()[kind]["spec"]["template"]["spec"]
+        pod = manifests_by_kind()[kind]["spec"]["template"]["spec"]
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsUser"] == 65532
         assert pod["securityContext"]["fsGroup"] == 65532

@@ -25,7 +25,7 @@ from tests.deploy.test_rolling_restarts import (
     deployment,
     two_replicas,
 )
-from tests.support.client import ResourceClient, failure, modern, request, result
+from tests.support.client import ResourceClient, failure, modern_request, request, result
 
 __all__ = ["authority", "deployment", "two_replicas"]  # fixtures
 
@@ -72,7 +72,7 @@ def connected(client: ResourceClient, source: str = PROXY_ADDRESS) -> Iterator[s
         yield connection
 
 
-def posted(client: ResourceClient, token: str, fields: Any, body: bytes) -> bytes:
+def raw_post(client: ResourceClient, token: str, fields: Any, body: bytes) -> bytes:
     """A whole request."""
     head = [
         ("Host", client.authority),
@@ -100,17 +100,17 @@ def test_a_stream_arrives_event_by_event(proxied: Proxied) -> None:
     """The first event arrives while the tool is still waiting."""
     go = proxied.deployment.folder / f"go-{proxied.name}"
     params = {"name": "reports", "arguments": {"name": proxied.name}}
-    fields, body = modern("tools/call", params, progress=1)
+    fields, body = modern_request("tools/call", params, progress=1)
     with connected(proxied.client) as connection:
-        connection.sendall(posted(proxied.client, proxied.token, fields, body))
-        received = until(connection, b"notifications/progress")
+        connection.sendall(raw_post(proxied.client, proxied.token, fields, body))
+        received = read_until(connection, b"notifications/progress")
         assert b"text/event-stream" in received
         assert b"reported" not in received
         go.touch()
-        until(connection, b"reported")
+        read_until(connection, b"reported")
 
 
-def until(connection: ssl.SSLSocket, text: bytes) -> bytes:
+def read_until(connection: ssl.SSLSocket, text: bytes) -> bytes:
     """What arrives up to that text."""
     received = b""
     while text not in received:
@@ -125,13 +125,15 @@ def test_a_forged_address_does_not_get_into_the_audit_record(proxied: Proxied, n
     """The record has the address that the proxy saw."""
     text = "x" * (10 + len(proxied.name))
     params = {"name": "wrote", "arguments": {"text": text}}
-    fields, body = modern("tools/call", params)
+    fields, body = modern_request("tools/call", params)
     forged = [
         (name, FORGED_ADDRESS),
         ("Forwarded", f"for={FORGED_ADDRESS}"),
         ("X-Real-IP", FORGED_ADDRESS),
     ]
-    sent = posted(proxied.client, proxied.token, [*fields, *forged, ("Connection", "close")], body)
+    sent = raw_post(
+        proxied.client, proxied.token, [*fields, *forged, ("Connection", "close")], body
+    )
     with connected(proxied.client) as connection:
         connection.sendall(sent)
         answer = b""

@@ -21,7 +21,7 @@ from tests.architecture.source import ROOT
 from tests.deploy.test_wheel import PROGRAMS
 from tests.support import issuers as f
 from tests.support.client import ResourceClient
-from tests.support.commands import READY, Gatepost, pid_of, toml_file
+from tests.support.commands import READY_LINE, Gatepost, pid_of, toml_file
 from tests.support.issuers import Idp, TokenFactory, rsa_key
 from tests.support.measuring import eventually
 from tests.support.processes import Process, free_port, python_environment
@@ -159,7 +159,7 @@ class Deployment:
         try:
             self.servers += [self.begin(number) for number in range(2)]
             for server in self.servers:
-                server.wait_for(READY)
+                server.wait_for(READY_LINE)
             yield self
         finally:
             for server in self.servers:
@@ -301,7 +301,7 @@ def test_rolling_restarts_lose_no_request(
 
     def lost_of(deployment: Deployment, restarts: int) -> list[str]:
         with deployment.behind(name, deployment.folder) as port:
-            return lost(deployment, port, restarts)
+            return failed_requests(deployment, port, restarts)
 
     with ExitStack() as stack:
         pairs = [stack.enter_context(two_replicas()) for _ in RESTARTS[name]]
@@ -312,7 +312,7 @@ def test_rolling_restarts_lose_no_request(
     assert lost_requests == [[]] * len(pairs)
 
 
-def lost(deployment: Deployment, port: int, restarts: int) -> list[str]:
+def failed_requests(deployment: Deployment, port: int, restarts: int) -> list[str]:
     """What clients lose while the replicas restart so often, each of which serves them."""
     stop = threading.Event()
     clients = [RestartTraffic(deployment, port, stop) for _ in range(CLIENTS)]
@@ -334,7 +334,7 @@ def restart(deployment: Deployment, number: int, clients: list[RestartTraffic]) 
     server = deployment.servers[number]
     assert server.stop() == 0, server.output
     deployment.servers[number] = deployment.begin(number)
-    deployment.servers[number].wait_for(READY)
+    deployment.servers[number].wait_for(READY_LINE)
     # Until the proxy has seen that it is back, the other one serves alone and must not stop.
     new = deployment.servers[number].process.pid
     eventually(lambda: any(client.served_by[new] for client in clients), within=WITHIN_S)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.support.client import ResourceClient
-from tests.support.commands import READY, Gatepost
+from tests.support.commands import READY_LINE, Gatepost
 from tests.support.processes import free_port
 
 PROGRAMS = f"{ROOT / '.venv/deploy/bin'}{os.pathsep}/usr/sbin"
@@ -48,7 +48,7 @@ def dev(*command: str | Path, cwd: Path, tools: Path | None = None) -> Iterator[
     words += [] if tools is None else ["--tools", str(tools)]
     process = Gatepost(words, env=clean(), cwd=cwd)
     try:
-        process.url = process.wait_for(READY, timeout_s=120)["url"]
+        process.url = process.wait_for(READY_LINE, timeout_s=120)["url"]
         yield process
         assert process.stop() == 0, process.output
     finally:
@@ -70,7 +70,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LOCK = ROOT / "requirements.lock"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 VERSIONS = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
-EXTRAS = list(PROJECT["optional-dependencies"])
+EXTRA_NAMES = list(PROJECT["optional-dependencies"])
 UV = Path(sys.executable).with_name("uv")
 DEBIAN_RELEASES = {"3.13": "trixie", "3.14": "forky"}
 """What .ci/run brings where it is missing, and the release of Debian that has it."""
@@ -167,7 +167,7 @@ def install_extras(programs: Path, wheel: Path) -> None:
     lock = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
     constraints = programs / "constraints.txt"
     constraints.write_text("\n".join(re.findall(r"^[\w.-]+==[^\\\n]+", lock, re.M)))
-    extras = f"{wheel}[{','.join(EXTRAS)}]"
+    extras = f"{wheel}[{','.join(EXTRA_NAMES)}]"
     printed(*pip, "--only-binary", ":all:", "--constraints", constraints, extras, cwd=programs)
 
 

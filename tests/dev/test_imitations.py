@@ -26,9 +26,9 @@ from gatepost_keys.imitation.shape import DEVELOPMENT
 from gatepost_keys.issuer.state import CLI_CLIENT
 from tests.architecture.source import ROOT
 from tests.dev.test_other_servers import APP_CALLBACK, TOOL_SCOPES, Imitated
-from tests.support.issuers import unb64
+from tests.support.issuers import base64url_decoded
 from tests.support.measuring import each
-from tests.support.sign_in import RESOURCE, query_of
+from tests.support.sign_in import RESOURCE, redirect_query
 
 NAMES = list(IMITATIONS)
 SIGNED_PROVIDERS = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]
@@ -38,17 +38,17 @@ TREATED_AS_PEOPLE = {"zitadel", "authentik"}
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Imitated]:
+def imitated_issuer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Imitated]:
     """One issuer per provider for the tests of this file: making its RSA keys takes long."""
     return cache(lambda name: Imitated(name, tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture
-def imitated(started: Callable[[str], Imitated]) -> Callable[[str], Imitated]:
+def imitated(imitated_issuer: Callable[[str], Imitated]) -> Callable[[str], Imitated]:
     """The issuer that imitates a provider, with a signed-out browser."""
 
     def fresh(name: str) -> Imitated:
-        provider = started(name)
+        provider = imitated_issuer(name)
         provider.walk.http.cookies.clear()
         return provider
 
@@ -368,7 +368,7 @@ async def test_entra_refuses_scopes_that_do_not_match_the_resource(
     answer = await provider.walk.authorize(
         scope=provider.scope, redirect_uri=APP_CALLBACK, resource=f"{RESOURCE}/"
     )
-    query = query_of(answer)
+    query = redirect_query(answer)
 
     assert query["error"] == "invalid_target"
     assert query["error_description"].startswith("AADSTS9010010: ")
@@ -388,7 +388,7 @@ async def test_entra_issues_a_graph_token_without_a_scope_of_the_api(
 
 def key_of(token: str) -> str:
     """The `kid` of a signed token."""
-    return str(json.loads(unb64(token.partition(".")[0]))["kid"])
+    return str(json.loads(base64url_decoded(token.partition(".")[0]))["kid"])
 
 
 def test_the_provider_page_describes_every_imitation() -> None:

@@ -13,11 +13,11 @@ import httpx2
 import pytest
 
 from gatepost_keys.imitation import IMITATIONS
-from tests.support.commands import Gatepost, dev, ended, run, token
-from tests.support.issuers import unb64
+from tests.support.commands import Gatepost, completed, dev, run, token
+from tests.support.issuers import base64url_decoded
 from tests.support.measuring import each
 from tests.support.programs import BrowserUser
-from tests.support.sign_in import challenge_of
+from tests.support.sign_in import code_challenge
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ class Journey(NamedTuple):
             "redirect_uri": CALLBACK,
             "scope": self.scope(),
             "state": "s-1",
-            "code_challenge": challenge_of(verifier),
+            "code_challenge": code_challenge(verifier),
             "code_challenge_method": "S256",
             "resource": self.gatepost.url,
         } | changes
@@ -233,12 +233,12 @@ def test_tokens_stay_valid_while_keys_rotate(tmp_path: Path, name: str) -> None:
 
 def key_of(access_token: str) -> str:
     """The `kid` of a signed token."""
-    return str(json.loads(unb64(access_token.partition(".")[0]))["kid"])
+    return str(json.loads(base64url_decoded(access_token.partition(".")[0]))["kid"])
 
 
 def test_dev_answers_an_unknown_imitation_with_the_nearest_name(tmp_path: Path) -> None:
     """The exit code is 2."""
-    code, _, complaints = ended("dev", "--port", "0", "--as", "keycloack", cwd=tmp_path)
+    code, _, complaints = completed("dev", "--port", "0", "--as", "keycloack", cwd=tmp_path)
 
     assert code == 2
     assert "Did you mean keycloak?" in complaints

@@ -34,8 +34,8 @@ from gatepost_authz.verifier import JwtVerifier, Verifiers
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.imitation.facts import api_of
 from tests.support import programs
-from tests.support.commands import HURRIED, serve
-from tests.support.issuers import unb64
+from tests.support.commands import FAST_LIMITS, serve
+from tests.support.issuers import base64url_decoded
 from tests.support.measuring import each
 from tests.support.processes import Process, free_port
 from tests.support.sign_in import (
@@ -156,7 +156,7 @@ SIGNED_PROVIDERS = [name for name, shape in IMITATIONS.items() if shape.opaque !
 
 def parts_of(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The header and the claims of a signed token."""
-    head, claims = (json.loads(unb64(part)) for part in token.split(".")[:2])
+    head, claims = (json.loads(base64url_decoded(part)) for part in token.split(".")[:2])
     return head, claims
 
 
@@ -212,7 +212,9 @@ async def test_the_printed_table_accepts_tokens_of_oauth2_mock_server(tmp_path: 
             folder.mkdir()
             form = {"grant_type": "client_credentials", "scope": "x"}
             signed = httpx2.post(f"{issuer}/token", data=form).json()["access_token"]
-            with serve("\n".join([*lines, *members(table), ""]), folder, env=HURRIED) as gatepost:
+            with serve(
+                "\n".join([*lines, *members(table), ""]), folder, env=FAST_LIMITS
+            ) as gatepost:
                 answer = call(gatepost.url, signed)
                 assert answer.status_code == 200, (name, answer.text, gatepost.output)
                 assert "acme" in answer.text

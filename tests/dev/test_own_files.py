@@ -96,7 +96,9 @@ def test_a_configuration_file_is_combined_with_the_development_settings(tmp_path
         read = client.call(token, "memory_read")
         long = client.call(token, "echo", {"text": "x" * 3000})
         waiting = client.call(token, "price")
-    _, listed_by_command, _ = commands.ended("tools", "--config", "state/dev.toml", cwd=tmp_path)
+    _, listed_by_command, _ = commands.completed(
+        "tools", "--config", "state/dev.toml", cwd=tmp_path
+    )
 
     assert {tool["name"] for tool in listed} >= {"echo", "memory_read", "price"}
     assert read.status == 200
@@ -151,7 +153,7 @@ def test_each_environment_variable_is_used_or_refused_by_name(tmp_path: Path) ->
 def test_dev_does_not_start_with_a_refused_variable(tmp_path: Path) -> None:
     """The message has the name, the reason and what to do."""
     env = {"GATEPOST_LISTEN__PORT": "9"}
-    code, _, complaints = commands.ended("dev", "--port", "0", cwd=tmp_path, env=env)
+    code, _, complaints = commands.completed("dev", "--port", "0", cwd=tmp_path, env=env)
 
     assert code == 1
     assert "GATEPOST_LISTEN__PORT has no effect on `gatepost dev`" in complaints

@@ -19,7 +19,13 @@ from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost.workspace import Workspaces
 from tests.architecture.source import ROOT
-from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
+from tests.support.client_requests import (
+    accepted_form,
+    call_with_responses,
+    input_requests_of,
+    next_round,
+    result_text,
+)
 from tests.support.endpoint import EndpointClient, a_caller
 
 PAGE = (ROOT / "examples/README.md").read_text(encoding="utf-8")
@@ -83,13 +89,17 @@ async def test_the_example_pack_stores_and_finds_entries(client: EndpointClient)
 async def test_the_example_pack_elicits_before_it_deletes(client: EndpointClient) -> None:
     """Declining keeps all entries; accepting deletes them."""
     await client.call("add_expense", {"vendor": "Acme", "amount": 1, "category": "travel"})
-    request = await ask_again(client, "clear_expenses")
-    declined = await go_on(client, "clear_expenses", request, {"question-1": {"action": "decline"}})
-    done = await go_on(client, "clear_expenses", request, {"question-1": accept(sure=True)})
+    request = await call_with_responses(client, "clear_expenses")
+    declined = await next_round(
+        client, "clear_expenses", request, {"question-1": {"action": "decline"}}
+    )
+    done = await next_round(
+        client, "clear_expenses", request, {"question-1": accepted_form(sure=True)}
+    )
 
     assert input_requests_of(request)["question-1"]["params"]["message"] == "Delete 1 receipts?"
-    assert said(declined) == "Nothing was deleted."
-    assert said(done) == "Deleted 1 receipts."
+    assert result_text(declined) == "Nothing was deleted."
+    assert result_text(done) == "Deleted 1 receipts."
 
 
 @pytest.mark.requirement("E12")

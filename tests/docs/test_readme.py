@@ -9,7 +9,7 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.support import commands
-from tests.support.commands import Gatepost, pasted
+from tests.support.commands import Gatepost, shell_output
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -34,7 +34,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gatepost
 def paste(lines: str, process: Gatepost, folder: Path) -> str:
     """What a shell prints for these lines, with this run's port, program and state."""
     lines = lines.replace("http://127.0.0.1:8000", process.origin)
-    return pasted(lines.replace("gatepost token", "gatepost token --state state"), folder, code=0)
+    return shell_output(
+        lines.replace("gatepost token", "gatepost token --state state"), folder, code=0
+    )
 
 
 def test_the_first_example_prints_a_tool_result_and_a_challenge(
@@ -95,7 +97,7 @@ def test_the_configuration_of_the_readme_passes_the_check(tmp_path: Path) -> Non
     (tmp_path / "greetings.py").write_text(block("python", "def greet"), encoding="utf-8")
     steps = block("sh", "keyring new").splitlines()[:2]
 
-    pasted("\n".join(steps), tmp_path, code=0)
+    shell_output("\n".join(steps), tmp_path, code=0)
 
 
 def test_every_page_the_readme_links_exists() -> None:

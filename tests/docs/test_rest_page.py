@@ -10,7 +10,7 @@ from gatepost.rest.responses import RETRY_AFTER_S, TABLE
 from gatepost_authz.config import Resource, SiblingPaths
 from tests.architecture.source import ROOT
 from tests.support import commands
-from tests.support.commands import pasted
+from tests.support.commands import shell_output
 
 PAGE = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
 ROUTE_ROWS = re.findall(r"^\| `(https:[^`]+)` \| `(https:[^`]+)` \|$", PAGE, re.MULTILINE)
@@ -46,7 +46,7 @@ def test_the_pasted_lines_print_the_promised_answer(tmp_path: Path) -> None:
     with commands.dev(tmp_path) as process:
         lines = block[1].replace("http://127.0.0.1:8000", process.origin)
         lines = lines.replace("gatepost token", "gatepost token --state state")
-        printed = pasted(lines.replace("\ncurl", "\necho\ncurl"), tmp_path, code=0)
+        printed = shell_output(lines.replace("\ncurl", "\necho\ncurl"), tmp_path, code=0)
     listed, answer = printed.split()[0], printed.split("\n")[-1]
 
     assert printed

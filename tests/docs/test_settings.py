@@ -20,7 +20,7 @@ from gatepost.config.settings import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "settings.md"
-HEAD = """# Settings
+PAGE_HEAD = """# Settings
 
 This page lists every setting of `gatepost.toml` with its default.
 
@@ -113,7 +113,7 @@ def default_of(field: msgspec.structs.FieldInfo) -> str:
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD]
+    parts = [PAGE_HEAD]
     section = ""
     for name, meaning, default in settings():
         table = name.partition(".")[0] if "." in name or name in TABLES else ""

@@ -16,9 +16,15 @@ from gatepost.tools.pack import Pack, ToolOptions
 from gatepost.tools.resource import ResourceOptions
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT, contents
-from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
+from tests.support.client_requests import (
+    accepted_form,
+    call_with_responses,
+    input_requests_of,
+    next_round,
+    result_text,
+)
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
-from tests.support.endpoint_clients import listening
+from tests.support.endpoint_clients import open_subscription
 from tests.support.measuring import each
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
@@ -202,14 +208,20 @@ async def test_the_example_of_a_prompt_works() -> None:
 async def test_the_elicitation_example_works() -> None:
     """The tool acts after the answer to its elicitation."""
     client = EndpointClient(example(6).offers)
-    first = await ask_again(client, "delete_drafts")
-    declined = await go_on(client, "delete_drafts", first, {"question-1": {"action": "decline"}})
-    done = await go_on(client, "delete_drafts", first, {"question-1": accept(sure=True)})
+    first = await call_with_responses(client, "delete_drafts")
+    declined = await next_round(
+        client, "delete_drafts", first, {"question-1": {"action": "decline"}}
+    )
+    done = await next_round(
+        client, "delete_drafts", first, {"question-1": accepted_form(sure=True)}
+    )
     # The elicitation has changed by then: there is nothing left that was agreed to.
-    again = await go_on(client, "delete_drafts", first, {"question-1": accept(sure=True)})
+    again = await next_round(
+        client, "delete_drafts", first, {"question-1": accepted_form(sure=True)}
+    )
 
-    assert said(declined) == "Nothing was deleted."
-    assert said(done) == "Deleted 2 drafts."
+    assert result_text(declined) == "Nothing was deleted."
+    assert result_text(done) == "Deleted 2 drafts."
     assert input_requests_of(again)["question-1"]["params"]["message"] == "Delete 0 drafts?"
 
 
@@ -219,7 +231,7 @@ async def test_the_task_examples_work() -> None:
     counted = await client.until((await client.start("count_everything"))["taskId"])
     first = (await client.call_with("write_report")).json["result"]
     again = {
-        "inputResponses": {"question-1": accept(year=2025)},
+        "inputResponses": {"question-1": accepted_form(year=2025)},
         "requestState": first["requestState"],
     }
     task = (await client.call_with("write_report", **again)).json["result"]
@@ -234,7 +246,7 @@ async def test_the_example_of_change_notifications_works() -> None:
     """A subscriber is notified of the changed note and of the changed list."""
     client = EndpointClient(example(8).offers)
     filters = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
-    async with listening(client, filters) as stream:
+    async with open_subscription(client, filters) as stream:
         assert await stream.acknowledged() == filters
         await client.call("write_note", {"title": "second", "text": "Water the plants."})
         methods = [(await stream.next())["method"] for _ in range(2)]

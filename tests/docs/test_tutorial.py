@@ -7,7 +7,7 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.support import commands
-from tests.support.commands import Gatepost, pasted, started
+from tests.support.commands import Gatepost, shell_output, started_shell
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 
@@ -40,14 +40,14 @@ def approved(gate: Gatepost) -> None:
     (listed,) = [lines for lines, _ in SHELL if "approvals list" in lines]
 
     def waiting() -> list[str]:
-        return re.findall("^[0-9a-f]{24}", pasted(listed, gate.folder), re.M)
+        return re.findall("^[0-9a-f]{24}", shell_output(listed, gate.folder), re.M)
 
     eventually(lambda: len(waiting()) == 1, within=60)
     where = "--tenant acme --config .gatepost/dev.toml"
-    output = pasted(f"gatepost approvals show {waiting()[0]} {where}", gate.folder)
+    output = shell_output(f"gatepost approvals show {waiting()[0]} {where}", gate.folder)
     command = re.findall(r"^gatepost approvals approve .*$", output, re.M)
     assert command, output
-    assert "is approved" in pasted(f"{command[0]} --config .gatepost/dev.toml", gate.folder)
+    assert "is approved" in shell_output(f"{command[0]} --config .gatepost/dev.toml", gate.folder)
 
 
 def test_every_block_of_the_tutorial_prints_the_output_on_the_page(gate: Gatepost) -> None:
@@ -57,11 +57,11 @@ def test_every_block_of_the_tutorial_prints_the_output_on_the_page(gate: Gatepos
         lines = block if block.startswith("export ") else export + block  # it is one terminal
         export = lines.partition("\n")[0] + "\n"
         if "gatepost call refund" in lines:
-            waiting = started(lines, gate.folder)
+            waiting = started_shell(lines, gate.folder)
             approved(gate)
             printed.append(waiting.communicate(timeout=60)[0].splitlines()[-1] + "\n")
         else:
-            printed.append(pasted(lines, gate.folder))
+            printed.append(shell_output(lines, gate.folder))
 
     assert len(SHELL) == 8
     assert [output for output, (_, text) in zip(printed, SHELL, strict=True) if text] == [

@@ -10,7 +10,7 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.support import commands
-from tests.support.commands import Gatepost, pasted
+from tests.support.commands import Gatepost, shell_output
 from tests.support.measuring import eventually
 from tests.support.processes import Process, free_port, python_environment
 
@@ -55,10 +55,10 @@ def paste(lines: str, gate: Gatepost) -> str:
     """What a shell prints for these lines, with this run's port, program and state."""
     lines = lines.replace("http://127.0.0.1:8000", gate.origin)
     lines = lines.replace("gatepost token", "gatepost token --state state")
-    return pasted(lines.replace(".gatepost/dev.toml", "state/dev.toml"), gate.folder)
+    return shell_output(lines.replace(".gatepost/dev.toml", "state/dev.toml"), gate.folder)
 
 
-def started(line: str, url: str) -> tuple[str, ...]:
+def dev_options(line: str, url: str) -> tuple[str, ...]:
     """The options of a line that starts `gatepost dev`."""
     command = line.strip().removeprefix("gatepost dev ")
     return tuple(command.replace("http://127.0.0.1:9100/mcp", url).split())
@@ -68,7 +68,7 @@ def test_a_fastmcp_server_is_called_through_the_gate(folder: tuple[Path, str]) -
     """It is tested, called, approved, called again, and listed over REST."""
     root, url = folder
     lines = block("sh", "gatepost upstream test crm")
-    with commands.dev(root, *started(block("sh", "gatepost dev --upstream "), url)) as gate:
+    with commands.dev(root, *dev_options(block("sh", "gatepost dev --upstream "), url)) as gate:
         calls = "\n".join(lines.splitlines()[1:])
         eventually(lambda: "approval_pending" in paste(calls, gate), within=30)
         tested = paste(lines.splitlines()[0], gate)
@@ -102,7 +102,7 @@ def test_the_servers_of_an_mcp_servers_file_are_listed_and_tested(folder: tuple[
     file = file.replace("/srv/notes/.venv/bin/python", sys.executable)
     (root / "mcp.json").write_text(file.replace("/srv/notes/notes.py", str(script)))
     lines = block("sh", "gatepost upstream test notes").splitlines()
-    with commands.dev(root, *started(block("sh", "gatepost dev --upstreams "), url)) as gate:
+    with commands.dev(root, *dev_options(block("sh", "gatepost dev --upstreams "), url)) as gate:
         listed = paste(lines[0], gate)
         tested = paste(lines[1], gate)
 

@@ -20,7 +20,7 @@ ROW = re.compile(r"^\| ([^|]+) \| `(\w+)` \| ([^|]+) \| (?:`([\w.]+)`)? ?\|$", r
 NOW = int(time.time())
 
 
-def changed(factory: TokenFactory) -> str:
+def with_other_signature(factory: TokenFactory) -> str:
     """The payload of one token with the signature of another."""
     head, payload, _ = factory.token(sub="bob").split(".")
     return f"{head}.{payload}.{factory.token().rpartition('.')[2]}"
@@ -32,7 +32,7 @@ TOKENS: dict[str, Make] = {
     "not valid yet": lambda f: f.token(nbf=NOW + 3600),
     "for another server": lambda f: f.token(aud="https://other.example.com/mcp"),
     "from an issuer that is not configured": lambda f: f.token(iss=f"{f.issuer}/"),
-    "changed after it was signed": changed,
+    "changed after it was signed": with_other_signature,
     "signed with a key that the issuer does not publish": lambda f: f.token(
         header={"kid": "other"}, sign=signer(rsa_key("other"), "RS256")
     ),

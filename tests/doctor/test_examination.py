@@ -131,7 +131,7 @@ def issuer(**members: Any) -> Change:
     return lambda servers: servers.issuer.update(members)
 
 
-def without(document: str, member: str) -> Change:
+def omit(document: str, member: str) -> Change:
     return lambda servers: getattr(servers, document).pop(member)
 
 
@@ -172,7 +172,7 @@ BROKEN_SERVERS: dict[str, tuple[Change, str, str]] = {
     "metadata behind the gate": (put(RESOURCE_METADATA, 401), "401 with JSON", "MCP server"),
     "metadata that differs": (put(APPENDED_METADATA, 200), "differ", "MCP server"),
     "another resource": (resource(resource="https://other.example"), "not http", "MCP server"),
-    "no resource": (without("resource", "resource"), "None", "MCP server"),
+    "no resource": (omit("resource", "resource"), "None", "MCP server"),
     "tokens in the body only": (
         resource(bearer_methods_supported=["body"]),
         "bearer_methods_supported",
@@ -196,12 +196,12 @@ BROKEN_SERVERS: dict[str, tuple[Change, str, str]] = {
     ),
     "an issuer of another name": (issuer(issuer="https://x.example"), "x.example", "MCP server"),
     "no token endpoint": (
-        without("issuer", "token_endpoint"),
+        omit("issuer", "token_endpoint"),
         "token_endpoint in the metadata",
         "authorization server",
     ),
     "no PKCE": (
-        without("issuer", "code_challenge_methods_supported"),
+        omit("issuer", "code_challenge_methods_supported"),
         "PKCE with S256",
         "authorization server",
     ),
@@ -227,7 +227,7 @@ BROKEN_SERVERS: dict[str, tuple[Change, str, str]] = {
         "authorization server",
     ),
     "neither keys nor introspection": (
-        without("issuer", "jwks_uri"),
+        omit("issuer", "jwks_uri"),
         "neither `jwks_uri`",
         "authorization server",
     ),
@@ -271,7 +271,7 @@ WARNINGS: dict[str, tuple[Change, str, str]] = {
         "MCP server",
     ),
     "no registration": (
-        without("issuer", "registration_endpoint"),
+        omit("issuer", "registration_endpoint"),
         "pre-registered client id",
         "the client",
     ),

@@ -222,7 +222,7 @@ def introspecting(idp: Idp, basic: str, answered: dict[str, Any]) -> None:
     idp.replace(METADATA, answer(body=json.dumps(metadata).encode()))
 
 
-def basic(client_id: str, secret: str) -> str:
+def basic_auth(client_id: str, secret: str) -> str:
     return f"Basic {b64encode(f'{client_id}:{secret}'.encode()).decode()}"
 
 
@@ -261,7 +261,7 @@ def test_the_probe_introspects_an_opaque_token(case: str) -> None:
     changes, expected = OPAQUE_TOKENS[case]
     with Idp() as idp:
         idp.issuer("main", [jwk(rsa_key())])
-        introspecting(idp, basic("gatepost", "s"), answered_by(idp, changes))
+        introspecting(idp, basic_auth("gatepost", "s"), answered_by(idp, changes))
         result = probe_opaque(idp, "s")
 
     assert result.works, result.findings
@@ -271,8 +271,8 @@ def test_the_probe_introspects_an_opaque_token(case: str) -> None:
 @each(
     ("sent", "expected"),
     [
-        (basic("gatepost", "s%25%3A"), {"method": "client_secret_basic"}),
-        (basic("gatepost", "s%:"), {"method": "client_secret_basic", "encoding": "raw"}),
+        (basic_auth("gatepost", "s%25%3A"), {"method": "client_secret_basic"}),
+        (basic_auth("gatepost", "s%:"), {"method": "client_secret_basic", "encoding": "raw"}),
         ("", {"method": "client_secret_post"}),
     ],
 )
@@ -297,7 +297,7 @@ def test_the_client_secret_is_not_sent_to_an_issuer_on_another_host() -> None:
     with Idp() as idp, Idp() as rival:
         idp.issuer("main", [jwk(rsa_key())])
         rival.issuer("main", [jwk(rsa_key())])
-        introspecting(rival, basic("gatepost", "s"), answered_by(rival, {}))
+        introspecting(rival, basic_auth("gatepost", "s"), answered_by(rival, {}))
         planted = json.dumps({"issuer": rival.issuer("main")}).encode()
         idp.replace(METADATA, answer(body=planted))
         result = probe_opaque(idp, "s")

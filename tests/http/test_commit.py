@@ -52,7 +52,7 @@ async def wire(waiting_app: WaitingApp) -> AsyncIterator[WireConnection]:
         yield wire
 
 
-async def silent(wire: WireConnection) -> bool:
+async def is_silent(wire: WireConnection) -> bool:
     """Whether nothing has come so far."""
     try:
         await asyncio.wait_for(wire.reader.read(1), 0.05)
@@ -72,7 +72,7 @@ async def test_an_answer_is_sent_once_its_commit_is_resolved(
     """No byte is sent before; the connection then serves the next request."""
     await wire.send(request_ % path)
     await waiting_app.until_asked()
-    early = not await silent(wire)
+    early = not await is_silent(wire)
     waiting_app.commit.resolve()
     answer = await wire.until(path)
 
@@ -102,7 +102,7 @@ async def test_answers_stay_in_the_order_of_their_requests(
     """A pipelined request waits for the answer before it, even without a commit of its own."""
     await wire.send(GET_REQUEST % b"/held" + GET_REQUEST % b"/next" + LAST_REQUEST % b"/last")
     await waiting_app.until_asked()
-    early = not await silent(wire)
+    early = not await is_silent(wire)
     waiting_app.commit.resolve()
     answer = await wire.rest()
 

@@ -7,9 +7,16 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.http.scope import WHOLE_BODY
-from tests.support.connections import WITHIN_S, WireConnection, connected, port, serving, wire
+from tests.support.connections import (
+    WITHIN_S,
+    WireConnection,
+    connected,
+    port,
+    serving,
+    wire_connection,
+)
 
-__all__ = ["port", "wire"]  # fixtures
+__all__ = ["port", "wire_connection"]  # fixtures
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -81,22 +88,22 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.mark.parametrize("path", [b"/whole", b"/parts", b"/stream", b"/undeclared"])
 async def test_an_answer_in_one_or_several_parts_arrives_whole(
-    wire: WireConnection, path: bytes
+    wire_connection: WireConnection, path: bytes
 ) -> None:
     """Its length may be declared or not; the connection serves the next request."""
-    await wire.send(GET_REQUEST % path)
-    await wire.until(b"k" if path in {b"/whole", b"/parts"} else b"0\r\n\r\n")
-    await wire.send(LAST_REQUEST % b"/whole")
-    answer = await wire.rest()
+    await wire_connection.send(GET_REQUEST % path)
+    await wire_connection.until(b"k" if path in {b"/whole", b"/parts"} else b"0\r\n\r\n")
+    await wire_connection.send(LAST_REQUEST % b"/whole")
+    answer = await wire_connection.rest()
 
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.endswith(b"\r\n\r\nok")
 
 
-async def test_each_part_of_a_stream_is_sent_as_one_chunk(wire: WireConnection) -> None:
+async def test_each_part_of_a_stream_is_sent_as_one_chunk(wire_connection: WireConnection) -> None:
     """RFC 9112 section 7.1: an empty chunk would end the stream, so an empty part is skipped."""
-    await wire.send(GET_REQUEST % b"/events" + LAST_REQUEST % b"/whole")
-    head, _, answer = (await wire.rest()).partition(b"\r\n\r\n")
+    await wire_connection.send(GET_REQUEST % b"/events" + LAST_REQUEST % b"/whole")
+    head, _, answer = (await wire_connection.rest()).partition(b"\r\n\r\n")
 
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert head.lower().count(b"transfer-encoding: chunked") == 1
@@ -105,38 +112,44 @@ async def test_each_part_of_a_stream_is_sent_as_one_chunk(wire: WireConnection) 
     assert answer.startswith(parts + b"HTTP/1.1 200 OK\r\n")
 
 
-async def test_a_framing_header_of_the_application_is_sent_once(wire: WireConnection) -> None:
+async def test_a_framing_header_of_the_application_is_sent_once(
+    wire_connection: WireConnection,
+) -> None:
     """The application may set `Transfer-Encoding` itself."""
-    await wire.send(LAST_REQUEST % b"/framed")
-    answer = (await wire.rest()).lower()
+    await wire_connection.send(LAST_REQUEST % b"/framed")
+    answer = (await wire_connection.rest()).lower()
 
     assert answer.count(b"transfer-encoding: chunked") == 1
     assert answer.endswith(b"1\r\no\r\n1\r\nk\r\n0\r\n\r\n")
 
 
-async def test_a_large_answer_reaches_a_client_that_reads_late(wire: WireConnection) -> None:
+async def test_a_large_answer_reaches_a_client_that_reads_late(
+    wire_connection: WireConnection,
+) -> None:
     """The server keeps what does not fit the socket, and sends it as the client reads."""
-    await wire.send(GET_REQUEST % b"/large" * 3 + LAST_REQUEST % b"/whole")
-    answer = await wire.rest()
+    await wire_connection.send(GET_REQUEST % b"/large" * 3 + LAST_REQUEST % b"/whole")
+    answer = await wire_connection.rest()
 
     assert answer.count(b"x" * 300_000) == 3
     assert answer.endswith(b"\r\n\r\nok")
 
 
 @pytest.mark.parametrize("path", [b"/whole", b"/large", b"/stream", b"/events", b"/framed"])
-async def test_an_answer_to_head_has_no_body(wire: WireConnection, path: bytes) -> None:
+async def test_an_answer_to_head_has_no_body(wire_connection: WireConnection, path: bytes) -> None:
     """RFC 9110 section 9.3.2: a client would read a body as the next answer."""
-    await wire.send(b"HEAD %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n" % path)
-    answer = await wire.rest()
+    await wire_connection.send(b"HEAD %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n" % path)
+    answer = await wire_connection.rest()
 
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.endswith(b"\r\n\r\n")
 
 
-async def test_an_answer_without_content_declares_no_length(wire: WireConnection) -> None:
+async def test_an_answer_without_content_declares_no_length(
+    wire_connection: WireConnection,
+) -> None:
     """A 204 has neither a length nor chunks (RFC 9110 section 8.6)."""
-    await wire.send(LAST_REQUEST % b"/empty")
-    answer = (await wire.rest()).lower()
+    await wire_connection.send(LAST_REQUEST % b"/empty")
+    answer = (await wire_connection.rest()).lower()
 
     assert answer.startswith(b"http/1.1 204 ")
     assert b"transfer-encoding" not in answer
@@ -146,24 +159,26 @@ async def test_an_answer_without_content_declares_no_length(wire: WireConnection
     "request_", [LAST_REQUEST % b"/whole", b"GET /whole HTTP/1.0\r\n\r\n", GET_REQUEST % b"/last"]
 )
 async def test_a_connection_closes_if_the_request_or_the_answer_asks_for_it(
-    wire: WireConnection, request_: bytes
+    wire_connection: WireConnection, request_: bytes
 ) -> None:
     """The cases are `Connection: close` of either side, and HTTP/1.0."""
-    await wire.send(request_)
-    answer = await wire.rest()
+    await wire_connection.send(request_)
+    answer = await wire_connection.rest()
 
     assert answer.endswith(b"\r\n\r\nok")
     assert answer.lower().count(b"connection: close\r\n") == 1
 
 
-async def test_an_idle_connection_is_closed_after_the_keep_alive_time(wire: WireConnection) -> None:
+async def test_an_idle_connection_is_closed_after_the_keep_alive_time(
+    wire_connection: WireConnection,
+) -> None:
     """The time counts from the last answer."""
-    await wire.send(GET_REQUEST % b"/whole")
-    await wire.until(b"ok")
+    await wire_connection.send(GET_REQUEST % b"/whole")
+    await wire_connection.until(b"ok")
     loop = asyncio.get_running_loop()
     began = loop.time()
 
-    assert await wire.rest() == b""
+    assert await wire_connection.rest() == b""
     assert 0.8 < loop.time() - began < WITHIN_S
 
 
@@ -181,34 +196,36 @@ async def test_an_idle_connection_is_closed_after_the_keep_alive_time(wire: Wire
     ],
 )
 async def test_a_broken_answer_is_a_500_or_visibly_incomplete(
-    wire: WireConnection, path: str
+    wire_connection: WireConnection, path: str
 ) -> None:
     """A value cannot add a header field to the answer."""
-    await wire.send(GET_REQUEST % path.encode())
-    answer = await wire.rest()
+    await wire_connection.send(GET_REQUEST % path.encode())
+    answer = await wire_connection.rest()
     head, _, content = answer.partition(b"\r\n\r\n")
 
     assert b"set-cookie" not in head.lower()
     assert head.startswith(b"HTTP/1.1 500 ") or len(content) < 2
 
 
-async def test_expect_100_continue_is_answered_when_the_body_is_read(wire: WireConnection) -> None:
+async def test_expect_100_continue_is_answered_when_the_body_is_read(
+    wire_connection: WireConnection,
+) -> None:
     """The client sends the body after that."""
-    await wire.send(
+    await wire_connection.send(
         b"POST /body HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
     )
-    assert (await wire.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
-    await wire.send(b"hi")
+    assert (await wire_connection.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+    await wire_connection.send(b"hi")
 
-    assert (await wire.until(b"hi")).startswith(b"HTTP/1.1 200 ")
+    assert (await wire_connection.until(b"hi")).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_no_100_continue_is_sent_after_an_answer(wire: WireConnection) -> None:
+async def test_no_100_continue_is_sent_after_an_answer(wire_connection: WireConnection) -> None:
     """The client would read it as the answer to the next request."""
-    await wire.send(
+    await wire_connection.send(
         b"POST /refused HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
     )
-    answer = await wire.rest()
+    answer = await wire_connection.rest()
 
     assert answer.startswith(b"HTTP/1.1 401 ")
     assert b" 100 " not in answer
@@ -216,13 +233,13 @@ async def test_no_100_continue_is_sent_after_an_answer(wire: WireConnection) -> 
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_the_application_receives_the_body_as_it_arrives(
-    wire: WireConnection, large: bool
+    wire_connection: WireConnection, large: bool
 ) -> None:
     """It receives the whole body if that is there, else its beginning."""
     head = b"POST /body HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\n"
-    await wire.send(head + (b"h" if large else b"helo"))
+    await wire_connection.send(head + (b"h" if large else b"helo"))
 
-    assert await wire.until(b"h more" if large else b"helo")
+    assert await wire_connection.until(b"h more" if large else b"helo")
 
 
 async def test_a_body_that_arrived_whole_is_also_in_the_scope() -> None:
@@ -237,14 +254,16 @@ async def test_a_body_that_arrived_whole_is_also_in_the_scope() -> None:
     assert in_parts.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_each_request_of_a_connection_has_its_own_target(wire: WireConnection) -> None:
+async def test_each_request_of_a_connection_has_its_own_target(
+    wire_connection: WireConnection,
+) -> None:
     """The path of an earlier request is not reused, and paths are decoded once."""
     answers = []
     for target in (b"/told", b"/told?a=%2f", b"/told/%41%2541", b"/told/%41%2541", b"/told"):
-        await wire.send(GET_REQUEST % target)
-        await wire.until(b"\r\n\r\n")
-        answers.append(await wire.until(b"'"))
-        answers[-1] += await wire.until(b"b'") + await wire.until(b"'")
+        await wire_connection.send(GET_REQUEST % target)
+        await wire_connection.until(b"\r\n\r\n")
+        answers.append(await wire_connection.until(b"'"))
+        answers[-1] += await wire_connection.until(b"b'") + await wire_connection.until(b"'")
 
     assert answers == [
         b"/told b'/told' b''",

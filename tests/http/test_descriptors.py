@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from gatepost.http.file_descriptors import DescriptorLimits
-from tests.support.client import RawAnswer, modern, read_answer, request, result
+from tests.support.client import RawAnswer, modern_request, read_answer, request, result
 from tests.support.commands import ServerProcess, server_process
-from tests.support.connections import RecordedEdge, ask, recorded
+from tests.support.connections import RecordedEdge, ask, recorded_edge
 from tests.support.internet import fetch
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
 
-__all__ = ["recorded"]  # a fixture
+__all__ = ["recorded_edge"]  # a fixture
 
 WITHIN_S = 30
 LIMIT = 100
@@ -43,7 +43,7 @@ class LimitedServer:
 
     def message(self, *, whole: bool = True) -> bytes:
         """A call of `whoami`; with half of its body, it goes on until the rest comes."""
-        named, body = modern("tools/call", {"name": "whoami", "arguments": {}})
+        named, body = modern_request("tools/call", {"name": "whoami", "arguments": {}})
         own = [("Host", self.post.client.authority), ("Authorization", f"Bearer {self.token}")]
         own += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         message = request("POST", self.post.client.path, [*own, *named], body)
@@ -59,7 +59,7 @@ class LimitedServer:
         return [line for line in lines if CONNECTION_ENDED in line or CONNECTIONS_WAIT in line]
 
 
-def limited(soft: int, hard: int) -> list[str]:
+def limited_command(soft: int, hard: int) -> list[str]:
     """A command that runs another one with these limits of open descriptors."""
     return ["sh", "-c", f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$@"', "sh"]
 
@@ -77,22 +77,24 @@ def serving(
 
 @pytest.fixture(scope="module")
 def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedServer]:
-    with serving(idp, tmp_path_factory.mktemp("few"), limited(LIMIT, LIMIT)) as server:
+    with serving(idp, tmp_path_factory.mktemp("few"), limited_command(LIMIT, LIMIT)) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def raised(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedServer]:
+def raised_server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedServer]:
     """A server whose soft limit is lower than the hard one."""
     slow = {"GATEPOST_LIMITS__HEADER_TIMEOUT_S": "60"}  # longer than any client waits here
-    before = limited(LIMIT, RAISED_LIMIT)
+    before = limited_command(LIMIT, RAISED_LIMIT)
     with serving(idp, tmp_path_factory.mktemp("raised"), before, slow) as server:
         yield server
 
 
-def test_the_soft_limit_of_open_files_is_raised_to_the_hard_limit(raised: LimitedServer) -> None:
+def test_the_soft_limit_of_open_files_is_raised_to_the_hard_limit(
+    raised_server: LimitedServer,
+) -> None:
     """Shells and container runtimes often set a soft limit of 1,024."""
-    pid = raised.post.process.process.pid
+    pid = raised_server.post.process.process.pid
     assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (RAISED_LIMIT, RAISED_LIMIT)
 
 
@@ -118,13 +120,13 @@ def test_idle_connections_are_closed_for_new_clients(
     assert len(server.complaints()) < 20, "a stranger must not fill the log"
 
 
-def test_many_connections_at_once_do_not_delay_other_clients(raised: LimitedServer) -> None:
+def test_many_connections_at_once_do_not_delay_other_clients(raised_server: LimitedServer) -> None:
     """Idle connections end one loop iteration later than new ones arrive."""
     with ExitStack() as open_:
         for _ in range(RAISED_LIMIT + 400):
-            open_.enter_context(raised.connected())
-        with raised.connected() as client:
-            assert raised.ask(client).status == 200
+            open_.enter_context(raised_server.connected())
+        with raised_server.connected() as client:
+            assert raised_server.ask(client).status == 200
 
 
 def test_a_running_request_is_never_ended_for_a_new_client(server: LimitedServer) -> None:
@@ -169,11 +171,11 @@ def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
 
 
 async def test_a_shortage_of_descriptors_leads_to_503_with_retry_after(
-    recorded: RecordedEdge,
+    recorded_edge: RecordedEdge,
 ) -> None:
     """The shortage passes, so the answer is not 500 with a traceback."""
-    recorded.inner.raises = OSError(errno.EMFILE, "Too many open files")
-    refused = await ask(recorded.edge)
+    recorded_edge.inner.raises = OSError(errno.EMFILE, "Too many open files")
+    refused = await ask(recorded_edge.edge)
 
     assert (refused.status, refused.headers.get("retry-after")) == (503, "5")
     assert refused.json["error"]["data"]["error"] == "unavailable"

@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from gatepost.http.scope import REQUEST_ID
-from tests.support.connections import HOST, PAGE, Pairs, RecordedEdge, ask, recorded
+from tests.support.connections import HOST, PAGE, Pairs, RecordedEdge, ask, recorded_edge
 
-__all__ = ["recorded"]  # a fixture
+__all__ = ["recorded_edge"]  # a fixture
 
 REFUSED_REQUESTS: list[tuple[str, str, str, Pairs, int, str]] = [
     ("no host", "POST", "/mcp", (), 400, "bad_host"),
@@ -84,16 +84,16 @@ REFUSED_REQUESTS: list[tuple[str, str, str, Pairs, int, str]] = [
     ids=[case[0] for case in REFUSED_REQUESTS],
 )
 async def test_the_edge_refuses_invalid_requests_before_a_token_is_read(
-    recorded: RecordedEdge, method: str, path: str, headers: Pairs, status: int, code: str
+    recorded_edge: RecordedEdge, method: str, path: str, headers: Pairs, status: int, code: str
 ) -> None:
     """Each refusal has its status and code in a body without an id."""
-    answer = await ask(recorded.edge, path, method=method, headers=headers)
+    answer = await ask(recorded_edge.edge, path, method=method, headers=headers)
 
     assert answer.status == status
     assert answer.json["error"]["data"]["error"] == code
     assert "id" not in answer.json
     assert answer.headers.get("x-request-id") == answer.json["error"]["data"]["request_id"]
-    assert recorded.inner.scopes == []
+    assert recorded_edge.inner.scopes == []
 
 
 CHECK_ORDER: list[tuple[str, str, Pairs]] = [
@@ -112,7 +112,7 @@ CHECK_ORDER: list[tuple[str, str, Pairs]] = [
     "position", range(len(CHECK_ORDER)), ids=[f"{c}-{m}" for c, m, _ in CHECK_ORDER]
 )
 async def test_edge_checks_run_in_the_documented_order(
-    recorded: RecordedEdge, position: int
+    recorded_edge: RecordedEdge, position: int
 ) -> None:
     """A request that breaks several rules gets the refusal of the first check."""
     code, method, _ = CHECK_ORDER[position]
@@ -123,14 +123,18 @@ async def test_edge_checks_run_in_the_documented_order(
         del fields[b"origin"]  # with it, this is a preflight of a page that is not allowed
     scheme = "http" if position <= 1 else "https"
 
-    answer = await ask(recorded.edge, method=method, scheme=scheme, headers=tuple(fields.items()))
+    answer = await ask(
+        recorded_edge.edge, method=method, scheme=scheme, headers=tuple(fields.items())
+    )
 
     assert answer.json["error"]["data"]["error"] == code
 
 
-async def test_a_refusal_outside_of_mcp_is_a_plain_json_document(recorded: RecordedEdge) -> None:
+async def test_a_refusal_outside_of_mcp_is_a_plain_json_document(
+    recorded_edge: RecordedEdge,
+) -> None:
     """It has a code, a sentence and the request id."""
-    answer = await ask(recorded.edge, "/else", headers=())
+    answer = await ask(recorded_edge.edge, "/else", headers=())
 
     assert answer.status == 400
     assert answer.json == {
@@ -154,13 +158,13 @@ ALLOWED_HOSTS: list[tuple[str, Pairs]] = [
     "headers", [case[1] for case in ALLOWED_HOSTS], ids=[c[0] for c in ALLOWED_HOSTS]
 )
 async def test_requests_with_allowed_hosts_and_origins_pass_the_edge(
-    recorded: RecordedEdge, headers: Pairs
+    recorded_edge: RecordedEdge, headers: Pairs
 ) -> None:
     """They have the resource's own host and origin, or an allowed origin."""
-    answer = await ask(recorded.edge, headers=headers)
+    answer = await ask(recorded_edge.edge, headers=headers)
 
     assert answer.status == 200
-    assert len(recorded.inner.scopes) == 1
+    assert len(recorded_edge.inner.scopes) == 1
 
 
 IDENTITY = [
@@ -188,23 +192,23 @@ IDENTITY = [
 @pytest.mark.requirement("W12")
 @pytest.mark.parametrize("name", IDENTITY, ids=bytes.decode)
 async def test_identity_headers_of_the_caller_are_removed(
-    recorded: RecordedEdge, name: bytes
+    recorded_edge: RecordedEdge, name: bytes
 ) -> None:
     """They are removed before any route reads them, also if a field is repeated."""
     answer = await ask(
-        recorded.edge, headers=(HOST, (name, b"globex"), (b"x-a", b"1"), (name, b"b"))
+        recorded_edge.edge, headers=(HOST, (name, b"globex"), (b"x-a", b"1"), (name, b"b"))
     )
 
     assert answer.status == 200
-    assert recorded.inner.scopes[0]["headers"] == [HOST, (b"x-a", b"1")]
+    assert recorded_edge.inner.scopes[0]["headers"] == [HOST, (b"x-a", b"1")]
 
 
-async def test_the_documented_tenant_header_is_passed_on(recorded: RecordedEdge) -> None:
+async def test_the_documented_tenant_header_is_passed_on(recorded_edge: RecordedEdge) -> None:
     """The REST routes compare it with the tenant of the token."""
     header = (b"x-octopus-tenant-id", b"acme")
-    await ask(recorded.edge, headers=(HOST, header))
+    await ask(recorded_edge.edge, headers=(HOST, header))
 
-    assert header in recorded.inner.scopes[0]["headers"]
+    assert header in recorded_edge.inner.scopes[0]["headers"]
 
 
 FORWARDED_REQUESTS: list[tuple[str, str, Pairs, int, str]] = [
@@ -264,31 +268,31 @@ FORWARDED_REQUESTS: list[tuple[str, str, Pairs, int, str]] = [
     ids=[case[0] for case in FORWARDED_REQUESTS],
 )
 async def test_forwarded_headers_are_used_only_from_a_trusted_proxy(
-    recorded: RecordedEdge, peer: str, headers: Pairs, status: int, seen: str
+    recorded_edge: RecordedEdge, peer: str, headers: Pairs, status: int, seen: str
 ) -> None:
     """A caller can fake neither TLS nor its address."""
     scheme = "https" if peer == "198.51.100.7" and not headers else "http"
-    answer = await ask(recorded.edge, headers=(HOST, *headers), scheme=scheme, peer=peer)
+    answer = await ask(recorded_edge.edge, headers=(HOST, *headers), scheme=scheme, peer=peer)
 
     assert answer.status == status
     if status == 200:
-        assert recorded.inner.scopes[0]["client"][0].removeprefix("::ffff:") == seen
-        assert recorded.inner.scopes[0]["scheme"] == "https"
+        assert recorded_edge.inner.scopes[0]["client"][0].removeprefix("::ffff:") == seen
+        assert recorded_edge.inner.scopes[0]["scheme"] == "https"
 
 
-async def test_probes_are_answered_over_plain_http_to_any_host(recorded: RecordedEdge) -> None:
+async def test_probes_are_answered_over_plain_http_to_any_host(recorded_edge: RecordedEdge) -> None:
     """An orchestrator probes the address of the pod."""
-    answer = await ask(recorded.edge, "/health", method="GET", headers=(), scheme="http")
+    answer = await ask(recorded_edge.edge, "/health", method="GET", headers=(), scheme="http")
 
     assert (answer.status, answer.json) == (200, {"status": "ok"})
 
 
 async def test_an_unexpected_error_is_a_500_without_detail(
-    recorded: RecordedEdge, caplog: pytest.LogCaptureFixture
+    recorded_edge: RecordedEdge, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The caller gets the request id; the log gets the traceback."""
     with caplog.at_level(logging.ERROR):
-        answer = await ask(recorded.edge, "/breaks")
+        answer = await ask(recorded_edge.edge, "/breaks")
 
     request_id = answer.headers.get("x-request-id")
     assert answer.status == 500
@@ -298,17 +302,22 @@ async def test_an_unexpected_error_is_a_500_without_detail(
     assert caplog.records[0].exc_info
 
 
-async def test_each_request_has_one_access_line_without_its_query(recorded: RecordedEdge) -> None:
+async def test_each_request_has_one_access_line_without_its_query(
+    recorded_edge: RecordedEdge,
+) -> None:
     """The line has no header, no query and no token."""
-    answers = [await ask(recorded.edge), await ask(recorded.edge, "/mcp\n/forged", headers=())]
-    await recorded.log.aclose()
+    answers = [
+        await ask(recorded_edge.edge),
+        await ask(recorded_edge.edge, "/mcp\n/forged", headers=()),
+    ]
+    await recorded_edge.log.aclose()
 
-    assert [(line["status"], line["path"]) for line in recorded.lines] == [
+    assert [(line["status"], line["path"]) for line in recorded_edge.lines] == [
         (200, "/mcp"),
         (400, "/mcp\n/forged"),
     ]
-    assert [line["request_id"] for line in recorded.lines] == [
+    assert [line["request_id"] for line in recorded_edge.lines] == [
         answer.headers.get("x-request-id") for answer in answers
     ]
-    assert recorded.lines[0]["tenant"] is None
-    assert recorded.inner.scopes[0][REQUEST_ID] == recorded.lines[0]["request_id"]
+    assert recorded_edge.lines[0]["tenant"] is None
+    assert recorded_edge.inner.scopes[0][REQUEST_ID] == recorded_edge.lines[0]["request_id"]

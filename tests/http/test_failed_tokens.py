@@ -35,7 +35,7 @@ class Clocked(FailedTokenLimit):
 
 
 @pytest.fixture
-def flood() -> Clocked:
+def clocked_throttle() -> Clocked:
     return Clocked()
 
 
@@ -44,14 +44,14 @@ def peer_scope(peer: str) -> Scope:
 
 
 @pytest.mark.requirement("W23")
-def test_bad_credentials_are_rate_limited_for_each_peer(flood: Clocked) -> None:
+def test_bad_credentials_are_rate_limited_for_each_peer(clocked_throttle: Clocked) -> None:
     """Over the limit, only that peer waits, and for a limited time."""
     for _ in range(2):
-        flood.failed(peer_scope("198.51.100.7"), InvalidToken("bad_signature"))
+        clocked_throttle.failed(peer_scope("198.51.100.7"), InvalidToken("bad_signature"))
 
-    assert (flood.waits(), flood.waits("198.51.100.8")) == ("1", None)
-    flood.now += 0.6
-    assert flood.waits() is None
+    assert (clocked_throttle.waits(), clocked_throttle.waits("198.51.100.8")) == ("1", None)
+    clocked_throttle.now += 0.6
+    assert clocked_throttle.waits() is None
 
 
 def genuine() -> ExpiredToken:
@@ -73,13 +73,13 @@ COUNTED_ERRORS: list[tuple[Callable[[], AuthError], bool]] = [
 
 @pytest.mark.parametrize(("error", "counts"), COUNTED_ERRORS)
 def test_only_forged_or_invalid_credentials_are_counted(
-    flood: Clocked, error: Callable[[], AuthError], counts: bool
+    clocked_throttle: Clocked, error: Callable[[], AuthError], counts: bool
 ) -> None:
     """Missing and expired tokens and outages are not counted."""
     for _ in range(5):
-        flood.failed(peer_scope("198.51.100.7"), error())
+        clocked_throttle.failed(peer_scope("198.51.100.7"), error())
 
-    assert (flood.waits() is not None) is counts
+    assert (clocked_throttle.waits() is not None) is counts
 
 
 PEERS = [
@@ -92,13 +92,13 @@ PEERS = [
 
 @pytest.mark.parametrize(("address", "other", "same"), PEERS)
 def test_addresses_of_one_ipv6_network_are_one_peer(
-    flood: Clocked, address: str, other: str, same: bool
+    clocked_throttle: Clocked, address: str, other: str, same: bool
 ) -> None:
     """The owner of an IPv6 /64 has more addresses than fit the memory."""
     for _ in range(2):
-        flood.failed(peer_scope(address), InvalidToken("bad_signature"))
+        clocked_throttle.failed(peer_scope(address), InvalidToken("bad_signature"))
 
-    assert (flood.waits(other) is not None) is same
+    assert (clocked_throttle.waits(other) is not None) is same
 
 
 def test_the_failed_token_limit_can_be_turned_off_and_is_bounded() -> None:

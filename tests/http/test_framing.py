@@ -47,18 +47,18 @@ async def port() -> AsyncIterator[int]:
         yield port
 
 
-async def told(wire: WireConnection) -> dict[str, Any]:
+async def application_fields(wire: WireConnection) -> dict[str, Any]:
     """What the application says of the next request."""
     answer = await wire.until(LAST_MEMBER)
     fields: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
     return fields
 
 
-async def warmed(wire: WireConnection) -> None:
+async def send_usual_requests(wire: WireConnection) -> None:
     """The usual request has come before."""
     for _ in range(3):
         await wire.send(post(b"first"))
-        await told(wire)
+        await application_fields(wire)
 
 
 PACKETS: dict[str, list[bytes]] = {
@@ -90,13 +90,13 @@ async def means_the_same(packets: list[bytes], fresh: WireConnection, wire: Wire
     """On *wire*, which served others before, as on *fresh*; the usual one is still served there."""
     for packet in packets:
         await fresh.send(packet)
-    expected = await told(fresh)
+    expected = await application_fields(fresh)
     for _ in range(2):
         for packet in packets:
             await wire.send(packet)
-        assert await told(wire) == expected
+        assert await application_fields(wire) == expected
     await wire.send(post(b"first"))
-    assert (await told(wire))["body"] == "first"
+    assert (await application_fields(wire))["body"] == "first"
 
 
 @pytest.mark.requirement("P3")
@@ -106,7 +106,7 @@ async def test_a_request_is_read_the_same_after_others_on_a_connection(
 ) -> None:
     """The result is compared with a fresh connection, twice."""
     async with connected(port) as fresh, connected(port) as wire:
-        await warmed(wire)
+        await send_usual_requests(wire)
         await means_the_same(packets, fresh, wire)
 
 
@@ -114,10 +114,10 @@ async def test_a_request_is_read_the_same_after_others_on_a_connection(
 async def test_each_request_has_its_own_length(port: int) -> None:
     """The `Content-Length` of an earlier request is not reused."""
     async with connected(port) as wire:
-        await warmed(wire)
+        await send_usual_requests(wire)
         for body in (b"a", b"first", b"a longer one", b"a"):
             await wire.send(post(body))
-            request = await told(wire)
+            request = await application_fields(wire)
             assert request["body"] == body.decode()
             assert ["content-length", str(len(body))] in request["headers"]
 
@@ -150,10 +150,10 @@ async def test_a_request_ends_after_its_declared_length(
 ) -> None:
     """Bytes never become part of another request, however packets split (RFC 9112, 11.2)."""
     async with connected(port) as wire:
-        await warmed(wire)
+        await send_usual_requests(wire)
         for packet in packets:
             await wire.send(packet)
-        assert [(await told(wire))["body"] for _ in bodies] == bodies
+        assert [(await application_fields(wire))["body"] for _ in bodies] == bodies
 
 
 REFUSED_FRAMINGS = {
@@ -180,7 +180,7 @@ async def test_a_malformed_request_is_refused_after_others_on_a_connection(
         expected = await fresh.rest()
 
     async with connected(port) as wire:
-        await warmed(wire)
+        await send_usual_requests(wire)
         await wire.send(packet)
         answer = await wire.rest()
 
@@ -191,6 +191,6 @@ async def test_a_malformed_request_is_refused_after_others_on_a_connection(
 async def test_a_connection_is_idle_only_between_requests(port: int) -> None:
     """An idle connection is closed, and its time begins again with each answer."""
     async with connected(port) as wire:
-        await warmed(wire)
+        await send_usual_requests(wire)
         assert await wire.rest() == b""
     assert WITHIN_S > 1

@@ -14,10 +14,10 @@ from tests.http.test_framing import (
     PACKETS,
     REFUSED_FRAMINGS,
     app,
+    application_fields,
     means_the_same,
     post,
-    told,
-    warmed,
+    send_usual_requests,
 )
 from tests.support.connections import WireConnection, connected, serving
 from tests.support.proxies import CertificateAuthority
@@ -35,7 +35,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 
 @pytest.fixture(scope="module")
-def trusting(authority: CertificateAuthority) -> ssl.SSLContext:
+def client_tls(authority: CertificateAuthority) -> ssl.SSLContext:
     """How clients of this company speak TLS."""
     return ssl.create_default_context(cafile=str(authority.bundle))
 
@@ -48,19 +48,19 @@ async def port(authority: CertificateAuthority) -> AsyncIterator[int]:
 
 
 @pytest.fixture
-async def wire(port: int, trusting: ssl.SSLContext) -> AsyncIterator[WireConnection]:
+async def wire(port: int, client_tls: ssl.SSLContext) -> AsyncIterator[WireConnection]:
     """A connection that has served the usual request."""
-    async with connected(port, tls=trusting) as wire:
-        await warmed(wire)
+    async with connected(port, tls=client_tls) as wire:
+        await send_usual_requests(wire)
         yield wire
 
 
 @pytest.mark.parametrize("packets", PACKETS.values(), ids=PACKETS.keys())
 async def test_a_request_is_read_the_same_in_any_split_into_tls_records(
-    port: int, trusting: ssl.SSLContext, wire: WireConnection, packets: list[bytes]
+    port: int, client_tls: ssl.SSLContext, wire: WireConnection, packets: list[bytes]
 ) -> None:
     """The result is compared with a fresh connection, twice."""
-    async with connected(port, tls=trusting) as fresh:
+    async with connected(port, tls=client_tls) as fresh:
         await means_the_same(packets, fresh, wire)
 
 
@@ -73,7 +73,7 @@ async def test_a_request_ends_after_its_declared_length(
     """Requests are pipelined, or TLS records end inside of requests."""
     for packet in packets:
         await wire.send(packet)
-    assert [(await told(wire))["body"] for _ in bodies] == bodies
+    assert [(await application_fields(wire))["body"] for _ in bodies] == bodies
 
 
 @pytest.mark.parametrize("packet", REFUSED_FRAMINGS.values(), ids=REFUSED_FRAMINGS.keys())
@@ -89,9 +89,9 @@ async def test_a_body_of_many_tls_records_is_read_as_one_body(wire: WireConnecti
     """The body is larger than one record."""
     for size in (MAX_IN_A_RECORD - 1, MAX_IN_A_RECORD, 3 * MAX_IN_A_RECORD):
         await wire.send(post(b"x" * size))
-        assert (await told(wire))["body"] == "x" * size
+        assert (await application_fields(wire))["body"] == "x" * size
     await wire.send(post(b"last"))
-    assert (await told(wire))["body"] == "last"
+    assert (await application_fields(wire))["body"] == "last"
 
 
 @pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=str)
@@ -105,29 +105,34 @@ def version(request: pytest.FixtureRequest, authority: CertificateAuthority) -> 
 async def test_requests_are_read_in_both_tls_versions(port: int, version: ssl.SSLContext) -> None:
     """Several requests with bodies of different lengths follow each other."""
     async with connected(port, tls=version) as wire:
-        await warmed(wire)
+        await send_usual_requests(wire)
         for body in (b"a", b"first", b"a longer one"):
             await wire.send(post(body))
-            assert (await told(wire))["body"] == body.decode()
+            assert (await application_fields(wire))["body"] == body.decode()
 
 
 @asynccontextmanager
-async def warm(port: int, tls: ssl.SSLContext, token: bytes) -> AsyncIterator[WireConnection]:
+async def used_connection(
+    port: int, tls: ssl.SSLContext, token: bytes
+) -> AsyncIterator[WireConnection]:
     """A connection whose usual head has that token."""
     async with connected(port, tls=tls) as wire:
         for _ in range(3):
             await wire.send(post(b"first").replace(b"token", token))
-            await told(wire)
+            await application_fields(wire)
         yield wire
 
 
 async def test_header_fields_of_one_connection_never_appear_on_another(
-    port: int, trusting: ssl.SSLContext
+    port: int, client_tls: ssl.SSLContext
 ) -> None:
     """Both connections send heads of the same length."""
-    async with warm(port, trusting, b"first") as first, warm(port, trusting, b"other") as other:
+    async with (
+        used_connection(port, client_tls, b"first") as first,
+        used_connection(port, client_tls, b"other") as other,
+    ):
         for _ in range(3):
             for wire, token in ((first, "first"), (other, "other")):
                 await wire.send(post(b"x").replace(b"token", token.encode()))
-                request = await told(wire)
+                request = await application_fields(wire)
                 assert ["authorization", f"Bearer {token}"] in request["headers"]

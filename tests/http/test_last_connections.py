@@ -23,7 +23,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await respond(send, 200, b"{}")
 
 
-async def started(sock: socket.socket, tls: ssl.SSLContext | None = None) -> GatepostServer:
+async def started_server(sock: socket.socket, tls: ssl.SSLContext | None = None) -> GatepostServer:
     """A server that accepts whenever the loop has a turn, and is stopped by its `shutdown`."""
     deadlines = Deadlines(head_s=NEVER_S, keep_alive_s=NEVER_S, drain_s=NEVER_S)
     config = listen_config(app, deadlines, tls=tls)
@@ -43,7 +43,7 @@ async def test_a_stop_answers_requests_sent_before_it(asked_before: int) -> None
     """
     sock = bind("127.0.0.1", 0)
     address = sock.getsockname()
-    server = await started(sock)
+    server = await started_server(sock)
     with closing(socket.create_connection(address, WITHIN_S)) as client:
         for _ in range(asked_before):
             client.sendall(GET_REQUEST)
@@ -64,7 +64,7 @@ async def test_a_stop_waits_for_a_tls_handshake_and_its_request(tmp_path: Path) 
     authority = CertificateAuthority(tmp_path)
     trusting = ssl.create_default_context(cafile=str(authority.bundle))
     sock = bind("127.0.0.1", 0)
-    server = await started(sock, tls_context(*authority.certify("localhost")))
+    server = await started_server(sock, tls_context(*authority.certify("localhost")))
 
     def exchange(client: socket.socket) -> bytes:
         with trusting.wrap_socket(client, server_hostname="localhost") as encrypted:

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from tests.http.test_framing import LAST_MEMBER, app, post, told, warmed
+from tests.http.test_framing import LAST_MEMBER, app, application_fields, post, send_usual_requests
 from tests.support.connections import RULES, RecordedEdge, connected, serving
 
 REQUEST_NAME: ContextVar[str] = ContextVar("named", default="unset_")
@@ -27,11 +27,11 @@ async def port() -> AsyncIterator[int]:
 async def test_a_request_line_inside_a_header_value_is_not_a_request(port: int) -> None:
     """The packet before it ended in the middle of a header value."""
     async with connected(port) as wire:
-        await warmed(wire)
+        await send_usual_requests(wire)
         await wire.send(post(b"first") + b"GET /other HTTP/1.1\r\nX-Part: ")
-        assert (await told(wire))["path"] == "/mcp"
+        assert (await application_fields(wire))["path"] == "/mcp"
         await wire.send(post(b"first"))
-        request = await told(wire)
+        request = await application_fields(wire)
 
     assert (request["path"], request["body"]) == ("/other", "first")
     assert request["headers"][0] == ["x-part", "POST /mcp?q=1 HTTP/1.1"]
@@ -44,12 +44,15 @@ async def test_a_packet_with_the_end_of_a_head_and_a_request_is_read_as_two_requ
     """The first part ends the request before; the second part is a request of its own."""
     parts = b"GET /other HTTP/1.1\r\nHost: h\r\nX-Part: ", b"1\r\n\r\n" + post(b"second")
     async with connected(port) as wire:
-        await warmed(wire)
+        await send_usual_requests(wire)
         for _ in range(3):
             await wire.send(post(b"first") + parts[0])
-            assert (await told(wire))["body"] == "first"
+            assert (await application_fields(wire))["body"] == "first"
             await wire.send(parts[1])
-            assert [(await told(wire))["path"] for _ in range(2)] == ["/other", "/mcp"]
+            assert [(await application_fields(wire))["path"] for _ in range(2)] == [
+                "/other",
+                "/mcp",
+            ]
 
 
 @pytest.mark.requirement("P3")
@@ -60,15 +63,15 @@ async def test_a_body_with_an_empty_line_does_not_lengthen_the_head(port: int) -
     assert len(split[0]) == len(behind) == body.index(b"{")
 
     async with connected(port) as wire:
-        await warmed(wire)
+        await send_usual_requests(wire)
         await wire.send(post(body) + behind)
-        assert (await told(wire))["body"] == body.decode()
+        assert (await application_fields(wire))["body"] == body.decode()
         await wire.send(post(body))
-        assert (await told(wire))["body"] == body.decode()
+        assert (await application_fields(wire))["body"] == body.decode()
         await wire.send(post(body) + split[0])
-        assert (await told(wire))["body"] == body.decode()
+        assert (await application_fields(wire))["body"] == body.decode()
         await wire.send(split[1])
-        assert (await told(wire))["path"] == "/other"
+        assert (await application_fields(wire))["path"] == "/other"
 
 
 class ScopeTrace:

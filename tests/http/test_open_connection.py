@@ -13,7 +13,7 @@ import pytest
 from tests.http.test_tls import PersistentConnection
 from tests.support import issuers as f
 from tests.support.client import WELL_KNOWN, RawAnswer, failure
-from tests.support.commands import REFUSED, ServerProcess, ended, server_process
+from tests.support.commands import REFUSED_EVENT, ServerProcess, completed, server_process
 from tests.support.connections import PAGE, WITHIN_S
 from tests.support.issuers import Idp, TokenFactory, rsa_key, signer
 from tests.support.measuring import each
@@ -68,7 +68,7 @@ class Secure:
 
     def order(self, *words: str) -> str:
         """Have an operator run a command of `gatepost`; what it says."""
-        code, output, complaints = ended(*words, cwd=self.process.folder)
+        code, output, complaints = completed(*words, cwd=self.process.folder)
         assert code == 0, complaints
         return output
 
@@ -93,16 +93,16 @@ def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
         "tools": {"packs": ["demo"], "load": ["./again.py"]},
         "storage": {"database": "sqlite:///gatepost.db"},
     }
-    with server_process(idp, folder, [main(idp), second(idp)], **usual) as server:
+    with server_process(idp, folder, [main_issuer(idp), second_issuer(idp)], **usual) as server:
         yield Secure(server, authority, dict(server.configured))
 
 
-def main(idp: Idp, **settings: Any) -> Settings:
+def main_issuer(idp: Idp, **settings: Any) -> Settings:
     """The usual issuer, which gives no time to clocks."""
     return issuer_settings(idp, **{"tenants": {"acme": "acme"}, "leeway_s": 0} | settings)
 
 
-def second(idp: Idp, **settings: Any) -> Settings:
+def second_issuer(idp: Idp, **settings: Any) -> Settings:
     """Another one, with tenants of its own."""
     return issuer_settings(idp, "second", **{"tenants": {"two": "two"}, "leeway_s": 0} | settings)
 
@@ -134,26 +134,29 @@ CONFIG_CHANGES: dict[str, tuple[Changes, tuple[int, str | int]]] = {
     ),
     "the issuer is disabled": (
         lambda server: {
-            "issuers": [main(server.process.idp, enabled=False), second(server.process.idp)],
+            "issuers": [
+                main_issuer(server.process.idp, enabled=False),
+                second_issuer(server.process.idp),
+            ],
         },
         (401, "invalid_token"),
     ),
     "there is another issuer": (
-        lambda server: {"issuers": [second(server.process.idp)]},
+        lambda server: {"issuers": [second_issuer(server.process.idp)]},
         (401, "invalid_token"),
     ),
     "the organisation is no tenant any more": (
-        lambda server: {"issuers": [main(server.process.idp, tenants={"globex": "globex"})]},
+        lambda server: {"issuers": [main_issuer(server.process.idp, tenants={"globex": "globex"})]},
         (401, "invalid_token"),
     ),
     "tokens must be of another kind": (
-        lambda server: {"issuers": [main(server.process.idp, algorithms=["ES256"])]},
+        lambda server: {"issuers": [main_issuer(server.process.idp, algorithms=["ES256"])]},
         (401, "invalid_token"),
     ),
     "the resource has another name": (
         lambda server: {
             "resource": server.process.configured["resource"].replace("/mcp", "/mcp/v2"),
-            "issuers": [main(server.process.idp)],
+            "issuers": [main_issuer(server.process.idp)],
         },
         (401, "invalid_token"),
     ),
@@ -201,7 +204,7 @@ def test_a_changed_tenant_table_applies_to_an_open_connection(server: Secure) ->
     """The same bytes become a request of another tenant."""
     with server.kept() as connection:
         connection.warm()
-        renamed = {"issuers": [main(server.process.idp, tenants={"acme": "renamed"})]}
+        renamed = {"issuers": [main_issuer(server.process.idp, tenants={"acme": "renamed"})]}
         with server.changed(renamed):
             assert [connection.said(), connection.said()] == ["renamed", "renamed"]
         assert connection.said() == "acme"
@@ -378,7 +381,7 @@ def test_an_unusable_certificate_leaves_the_previous_one_in_use(server: Secure, 
     original = key.read_bytes()
     BROKEN_CERTIFICATES[case](key, server)
     try:
-        server.process.hang_up(REFUSED)
+        server.process.hang_up(REFUSED_EVENT)
         assert certificate_of(server) == before
         assert "config.E014" in server.process.process.output
         metadata = f"{server.process.client.path}{WELL_KNOWN}"

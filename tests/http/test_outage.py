@@ -13,11 +13,11 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.valkey import channels
-from tests.support.connections import RecordedEdge, ask, recorded
+from tests.support.connections import RecordedEdge, ask, recorded_edge
 from tests.support.endpoint import EndpointClient, Response, message
 from tests.support.stores import POSTGRES_PASSWORD, Postgres
 
-__all__ = ["recorded"]  # a fixture
+__all__ = ["recorded_edge"]  # a fixture
 
 pack = Pack("told")
 
@@ -93,16 +93,16 @@ async def in_session(client: EndpointClient, session: str) -> Response:
     return await client.within(session, message("tools/list"))
 
 
-async def notified(client: EndpointClient, session: str) -> Response:
+async def send_initialized(client: EndpointClient, session: str) -> Response:
     return await client.within(session, message("notifications/initialized", identity=None))
 
 
-async def ended(client: EndpointClient, session: str) -> Response:
+async def end_session(client: EndpointClient, session: str) -> Response:
     return await client.send(b"", [("mcp-session-id", session)], verb="DELETE")
 
 
 @pytest.mark.parametrize(
-    ("exchange", "identity"), [(in_session, {"id": 7}), (notified, {}), (ended, {})]
+    ("exchange", "identity"), [(in_session, {"id": 7}), (send_initialized, {}), (end_session, {})]
 )
 async def test_a_session_request_during_an_outage_is_503_instead_of_404(
     records: Records,
@@ -141,11 +141,13 @@ async def test_a_started_stream_ends_with_the_error(
     ],
 )
 async def test_every_route_answers_503_during_a_store_outage(
-    recorded: RecordedEdge, path: str, shape: dict[str, Any] | None
+    recorded_edge: RecordedEdge, path: str, shape: dict[str, Any] | None
 ) -> None:
     """The body is that of the route's protocol, and the log has no traceback."""
-    recorded.inner.raises = StoreUnavailable(f"the database at {POSTGRES_PASSWORD} does not answer")
-    answer = await ask(recorded.edge, path)
+    recorded_edge.inner.raises = StoreUnavailable(
+        f"the database at {POSTGRES_PASSWORD} does not answer"
+    )
+    answer = await ask(recorded_edge.edge, path)
     document = json.loads(answer.body)
 
     assert answer.status == 503

@@ -7,12 +7,12 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.deadlines import HEAD_LINES_BYTES
 from gatepost.http.edge import respond
-from tests.support.connections import WITHIN_S, WireConnection, port, wire
+from tests.support.connections import WITHIN_S, WireConnection, port, wire_connection
 from tests.support.measuring import capture_logs
 
-__all__ = ["port", "wire"]  # fixtures
+__all__ = ["port", "wire_connection"]  # fixtures
 
-HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"
+REQUEST_HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -27,12 +27,12 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await respond(send, 200 if scope["path"] == "/read" else 401, b"%d" % size)
 
 
-async def drip(wire: WireConnection, data: bytes, count: int) -> bytes:
+async def send_repeatedly(wire_connection: WireConnection, data: bytes, count: int) -> bytes:
     """Send *data* again and again until the server answers or closes."""
     for _ in range(count):
         try:
-            await wire.send(data)
-            return await asyncio.wait_for(wire.reader.read(), 0.05)
+            await wire_connection.send(data)
+            return await asyncio.wait_for(wire_connection.reader.read(), 0.05)
         except TimeoutError:
             continue
         except ConnectionError:
@@ -41,90 +41,102 @@ async def drip(wire: WireConnection, data: bytes, count: int) -> bytes:
 
 
 @pytest.mark.requirement("W22")
-async def test_a_request_head_that_arrives_too_slowly_is_cut_off(wire: WireConnection) -> None:
+async def test_a_request_head_that_arrives_too_slowly_is_cut_off(
+    wire_connection: WireConnection,
+) -> None:
     """A client cannot hold a connection with a byte now and then."""
-    await wire.send(HEAD)
+    await wire_connection.send(REQUEST_HEAD)
 
-    assert (await drip(wire, b"a", 100)).startswith(b"HTTP/1.1 408 ")
+    assert (await send_repeatedly(wire_connection, b"a", 100)).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_silent_connection_is_closed(wire: WireConnection) -> None:
+async def test_a_silent_connection_is_closed(wire_connection: WireConnection) -> None:
     """A connection without a request gets no answer."""
-    assert await wire.rest() == b""
+    assert await wire_connection.rest() == b""
 
 
-async def test_empty_lines_do_not_keep_an_idle_connection_open(wire: WireConnection) -> None:
+async def test_empty_lines_do_not_keep_an_idle_connection_open(
+    wire_connection: WireConnection,
+) -> None:
     """They begin no request, but would stop the timer of an idle connection."""
-    await wire.send(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
-    await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n0"), WITHIN_S)
+    await wire_connection.send(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
+    await asyncio.wait_for(wire_connection.reader.readuntil(b"\r\n\r\n0"), WITHIN_S)
 
-    assert b"HTTP/1.1 200" not in await drip(wire, b"\r\n", 100)
+    assert b"HTTP/1.1 200" not in await send_repeatedly(wire_connection, b"\r\n", 100)
 
 
 @pytest.mark.requirement("W22")
-async def test_an_unread_body_ends_the_connection(wire: WireConnection) -> None:
+async def test_an_unread_body_ends_the_connection(wire_connection: WireConnection) -> None:
     """The client cannot send the body without end."""
-    await wire.send(b"POST /refused HTTP/1.1\r\nhost: h\r\ncontent-length: 100000\r\n\r\n")
-    await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n0"), WITHIN_S)
+    await wire_connection.send(
+        b"POST /refused HTTP/1.1\r\nhost: h\r\ncontent-length: 100000\r\n\r\n"
+    )
+    await asyncio.wait_for(wire_connection.reader.readuntil(b"\r\n\r\n0"), WITHIN_S)
 
-    assert await drip(wire, b"x", 100) == b""
+    assert await send_repeatedly(wire_connection, b"x", 100) == b""
 
 
-async def test_the_deadline_of_the_head_does_not_apply_to_the_body(wire: WireConnection) -> None:
+async def test_the_deadline_of_the_head_does_not_apply_to_the_body(
+    wire_connection: WireConnection,
+) -> None:
     """A slow body has its own deadline."""
-    await wire.send(HEAD + b"content-length: 10\r\n\r\n")
+    await wire_connection.send(REQUEST_HEAD + b"content-length: 10\r\n\r\n")
     for _ in range(10):
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(wire.reader.read(1), 0.05)
-        await wire.send(b"x")
+            await asyncio.wait_for(wire_connection.reader.read(1), 0.05)
+        await wire_connection.send(b"x")
 
-    assert await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n10"), WITHIN_S)
+    assert await asyncio.wait_for(wire_connection.reader.readuntil(b"\r\n\r\n10"), WITHIN_S)
 
 
 async def test_an_endless_request_head_is_cut_off(
-    wire: WireConnection, request: pytest.FixtureRequest
+    wire_connection: WireConnection, request: pytest.FixtureRequest
 ) -> None:
     """The server answers 431, or 400 by the other parser, logs it and reads no more."""
-    await wire.send(HEAD)
+    await wire_connection.send(REQUEST_HEAD)
     answer = b""
     with capture_logs() as lines:
         for _ in range(HEAD_LINES_BYTES // 1000):
             try:
-                await wire.send(b"x-a: " + b"a" * 4000 + b"\r\n")
+                await wire_connection.send(b"x-a: " + b"a" * 4000 + b"\r\n")
             except ConnectionError:
                 break
-        answer = await wire.rest()
+        answer = await wire_connection.rest()
 
     assert answer[:12] in {b"HTTP/1.1 431", b"HTTP/1.1 400", b""}
     if "httptools" in request.node.name:  # the other parser has a smaller limit of its own
         assert [line["event"] for line in lines] == ["request_head_too_large"]
 
 
-async def test_requests_in_one_packet_are_answered_in_order(wire: WireConnection) -> None:
+async def test_requests_in_one_packet_are_answered_in_order(
+    wire_connection: WireConnection,
+) -> None:
     """Pipelining (RFC 9112 section 9.3.2) works with the deadlines."""
-    request = HEAD + b"content-length: 1\r\n\r\nx"
-    last = HEAD + b"connection: close\r\ncontent-length: 3\r\n\r\nxyz"
-    await wire.send(request + request + last)
-    answers = await wire.rest()
+    request = REQUEST_HEAD + b"content-length: 1\r\n\r\nx"
+    last = REQUEST_HEAD + b"connection: close\r\ncontent-length: 3\r\n\r\nxyz"
+    await wire_connection.send(request + request + last)
+    answers = await wire_connection.rest()
 
     assert answers.count(b"HTTP/1.1 200") == 3
     assert answers.endswith(b"\r\n\r\n3")
 
 
 @pytest.mark.requirement("W20")
-async def test_a_connect_request_is_refused(wire: WireConnection) -> None:
+async def test_a_connect_request_is_refused(wire_connection: WireConnection) -> None:
     """CONNECT never reaches a route."""
-    await wire.send(b"CONNECT example.com:443 HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
-    answer = await wire.rest()
+    await wire_connection.send(
+        b"CONNECT example.com:443 HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
+    )
+    answer = await wire_connection.rest()
 
     assert answer[:12] in {b"HTTP/1.1 405", b"HTTP/1.1 401"}
     assert b" 200 " not in answer
 
 
-async def test_answers_have_no_server_header(wire: WireConnection) -> None:
+async def test_answers_have_no_server_header(wire_connection: WireConnection) -> None:
     """Scanners look for versions."""
-    await wire.send(b"GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
-    answer = (await wire.rest()).lower()
+    await wire_connection.send(b"GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
+    answer = (await wire_connection.rest()).lower()
 
     assert b"date:" in answer
     assert b"server:" not in answer

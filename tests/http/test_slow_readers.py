@@ -77,7 +77,7 @@ def authority(
 
 
 @contextlib.contextmanager
-def limited(
+def limited_server(
     app: LargeAnswerApp, authority: CertificateAuthority | None, **limits: float
 ) -> Iterator[ThreadedServer]:
     """A server with these limits and no others."""
@@ -98,14 +98,14 @@ def body(connection: socket.socket, size: int = len(LARGE_BODY)) -> bytes:
     """The next answer's body."""
     data = bytearray()
     while b"\r\n\r\n" not in data:
-        data += read(connection)
+        data += read_piece(connection)
     data = data.partition(b"\r\n\r\n")[2]
     while len(data) < size:
-        data += read(connection)
+        data += read_piece(connection)
     return bytes(data)
 
 
-def read(connection: socket.socket) -> bytes:
+def read_piece(connection: socket.socket) -> bytes:
     piece = connection.recv(1 << 18)
     assert piece, "the server closed"
     return piece
@@ -130,7 +130,10 @@ def test_unread_answers_of_one_caller_are_limited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The oldest unread answers are dropped; they filled the memory."""
-    with limited(app, authority, caller_bytes=5 * MEGABYTE * 2) as server, ExitStack() as open_:
+    with (
+        limited_server(app, authority, caller_bytes=5 * MEGABYTE * 2) as server,
+        ExitStack() as open_,
+    ):
         unread = server.server.config.unread
         connections = []
         for number in range(8):
@@ -152,7 +155,10 @@ def test_unread_answers_are_dropped_of_the_caller_with_the_most(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
     """Answers of other callers are kept when the process reaches its limit."""
-    with limited(app, authority, process_bytes=20 * MEGABYTE) as server, ExitStack() as open_:
+    with (
+        limited_server(app, authority, process_bytes=20 * MEGABYTE) as server,
+        ExitStack() as open_,
+    ):
         modest = [
             open_.enter_context(slow_client(server, b"/whole", "127.0.0.2")) for _ in range(2)
         ]
@@ -171,7 +177,7 @@ def test_a_client_that_reads_too_slowly_is_disconnected(
 ) -> None:
     """It reads a byte now and then, or none."""
     with (
-        limited(app, authority, bytes_per_s=100_000, window_s=0.5) as server,
+        limited_server(app, authority, bytes_per_s=100_000, window_s=0.5) as server,
         ExitStack() as open_,
     ):
         silent, sipping = (
@@ -196,12 +202,12 @@ def test_a_client_that_reads_slowly_and_steadily_gets_all(
     """The answer may take many times the measured interval."""
     waiting = threading.Event()
     with (
-        limited(app, authority, bytes_per_s=20_000, window_s=0.2) as server,
+        limited_server(app, authority, bytes_per_s=20_000, window_s=0.2) as server,
         slow_client(server, b"/whole") as connection,
     ):
         data = bytearray()
         while len(data) < len(LARGE_BODY):
-            data += read(connection)
+            data += read_piece(connection)
             waiting.wait(0.002)
     assert data.endswith(LARGE_BODY[-1000:])
 
@@ -210,7 +216,7 @@ def test_pipelined_requests_wait_until_the_answer_before_them_is_read(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
     """Their answers are not computed and kept before that."""
-    with limited(app, authority) as server, slow_client(server, b"/whole") as connection:
+    with limited_server(app, authority) as server, slow_client(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         connection.sendall(GET_REQUEST % b"/whole" + GET_REQUEST % b"/small")
         connection.sendall(GET_REQUEST % b"/small")
@@ -220,7 +226,7 @@ def test_pipelined_requests_wait_until_the_answer_before_them_is_read(
 
         data = bytearray(body(connection))
         while data.count(b"small", 2 * len(LARGE_BODY)) < 2:
-            data += read(connection)
+            data += read_piece(connection)
         assert data.count(LARGE_BODY) == 2
         assert app.asked == ["/whole", "/small", "/whole", "/small", "/small"]
 
@@ -229,7 +235,7 @@ def test_a_malformed_request_is_refused_after_the_answer_before_it(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
     """The first answer arrives whole, also if the next request is incomplete."""
-    with limited(app, authority) as server:
+    with limited_server(app, authority) as server:
         for nonsense in (b"\x00\x00\r\n\r\n", b"GET"):
             with slow_client(server, b"/whole") as connection:
                 eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
@@ -243,7 +249,7 @@ def test_a_closing_connection_delivers_its_last_answer_whole(
     app: LargeAnswerApp, authority: CertificateAuthority | None, path: bytes
 ) -> None:
     """The connection closes after the kept part is read."""
-    with limited(app, authority) as server, server.opened(**SMALL_BUFFER) as connection:
+    with limited_server(app, authority) as server, server.opened(**SMALL_BUFFER) as connection:
         connection.sendall(LAST_REQUEST % path)
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         assert body(connection) == LARGE_BODY
@@ -254,7 +260,7 @@ def test_a_stop_waits_for_an_answer_that_a_client_is_reading(
     app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
     """The client gets the whole answer."""
-    with limited(app, authority) as server, slow_client(server, b"/whole") as connection:
+    with limited_server(app, authority) as server, slow_client(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         server.server.should_exit = True
         assert body(connection) == LARGE_BODY

@@ -21,7 +21,7 @@ from gatepost.http.edge import respond
 from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.runtime import http_server as listen
 from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tls_context
-from tests.support.client import RawAnswer, modern, request, result
+from tests.support.client import RawAnswer, modern_request, request, result
 from tests.support.commands import ServerProcess
 from tests.support.connections import PAGE, WITHIN_S
 from tests.support.measuring import eventually
@@ -113,7 +113,7 @@ def rest_of(connection: socket.socket) -> bytes:
     return data
 
 
-def until(connection: socket.socket, end: bytes) -> bytes:
+def read_until(connection: socket.socket, end: bytes) -> bytes:
     """All up to *end*, which is the last that comes."""
     data = b""
     while not data.endswith(end):
@@ -141,7 +141,7 @@ class PersistentConnection:
     def message(self, note: str = "") -> bytes:
         """A call of `again`; its head is the same each time, but for the length."""
         arguments = {"note": note} if note else {}
-        named, body = modern("tools/call", {"name": "again", "arguments": arguments})
+        named, body = modern_request("tools/call", {"name": "again", "arguments": arguments})
         own = [("Host", self._site.client.authority), ("Origin", PAGE)]
         own += [(name.replace("_", "-"), value) for name, value in self._fields.items()]
         own += [("Authorization", f"Bearer {self._token}"), ("Content-Type", "application/json")]
@@ -274,7 +274,7 @@ def test_unfinished_handshakes_are_closed_for_new_clients(
             open_.enter_context(server.plain())
         with server.connected() as client:
             client.sendall(GET_REQUEST % b"/")
-            assert until(client, b"{}").startswith(b"HTTP/1.1 200")
+            assert read_until(client, b"{}").startswith(b"HTTP/1.1 200")
 
 
 # uvloop warns about everything open when it ends; in its own process it warns no test.
@@ -302,7 +302,7 @@ def test_a_stop_does_not_wait_for_idle_tls_clients(server: ThreadedServer, state
     sent = STATES[state]
     with server.connected() as client, server.connected() as other:
         other.sendall(GET_REQUEST % b"/")
-        assert until(other, b"{}")
+        assert read_until(other, b"{}")
         client.sendall(sent)
         if state != "half a head has come" and sent:
             assert client.recv(1) == b"H"
@@ -387,4 +387,4 @@ def test_plain_http_on_a_tls_port_is_not_answered(server: ThreadedServer) -> Non
             assert not plain.recv(4096).startswith(b"HTTP/")
     with server.connected() as client:
         client.sendall(GET_REQUEST % b"/")
-        assert until(client, b"{}")
+        assert read_until(client, b"{}")

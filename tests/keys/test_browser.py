@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from gatepost_keys.issuer import IssuerSettings, app
 from tests.support.programs import WITHIN_MS, chromium, in_a_browser
-from tests.support.sign_in import challenge_of
+from tests.support.sign_in import code_challenge
 
 pytestmark = in_a_browser
 
@@ -101,7 +101,7 @@ def request(issuer: str, callback: str, name: str = "Billing Agent", **more: str
         "redirect_uri": callback,
         "scope": "files:read files:write",
         "state": "s",
-        "code_challenge": challenge_of("v" * 64),
+        "code_challenge": code_challenge("v" * 64),
         "code_challenge_method": "S256",
     }
     return str(httpx2.URL(f"{issuer}/authorize", params=query | more))
@@ -173,21 +173,21 @@ def test_the_pages_fit_a_phone_and_have_enough_contrast(
     context = browser.new_context(device_scale_factor=2, reduced_motion="reduce")
     page = context.new_page()
     page.goto(request(issuer, callback, "W" * 80, scope="files:read " + "x" * 200))
-    findings = looks(page, "signin")
+    findings = page_measurements(page, "signin")
     page.get_by_role("button", name="Alice Archer").click()
     expect(page.get_by_role("button", name="Allow")).to_be_visible()
-    findings |= looks(page, "consent")
+    findings |= page_measurements(page, "consent")
     page.goto(f"{issuer}/authorize?client_id=unknown")
-    findings |= looks(page, "refusal")
+    findings |= page_measurements(page, "refusal")
     page.goto(issuer)
-    findings |= looks(page, "front")
+    findings |= page_measurements(page, "front")
     context.close()
 
     assert len(findings) == 16
     assert {name: value for name, value in findings.items() if value != [False, []]} == {}
 
 
-def looks(page: Page, name: str) -> dict[str, object]:
+def page_measurements(page: Page, name: str) -> dict[str, object]:
     """What `measure` finds of a page, on a phone and a desktop, light and dark."""
     findings = {}
     for width in (360, 1280):
@@ -195,11 +195,11 @@ def looks(page: Page, name: str) -> dict[str, object]:
             page.set_viewport_size({"width": width, "height": 800})
             page.emulate_media(color_scheme=scheme)
             findings[f"{name}-{scheme}-{width}"] = measure(page)
-            keep(page, f"{name}-{scheme}-{width}")
+            store_screenshot(page, f"{name}-{scheme}-{width}")
     return findings
 
 
-def keep(page: Page, name: str) -> None:
+def store_screenshot(page: Page, name: str) -> None:
     """Store a picture of the page if the environment names a folder (`GATEPOST_SHOTS`)."""
     if folder := os.environ.get("GATEPOST_SHOTS"):
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)

@@ -9,28 +9,30 @@ from joserfc.errors import SecurityWarning
 from joserfc.jwk import KeySet
 
 from gatepost_keys.issuer import metadata
-from tests.support.sign_in import CLI, ORIGIN, PATHS, RESOURCE, CodeFlow, walk
+from tests.support.sign_in import CLI, ORIGIN, PATHS, RESOURCE, CodeFlow, code_flow
 
-__all__ = ["walk"]  # a fixture
+__all__ = ["code_flow"]  # a fixture
 
 INSPECTOR = "http://localhost:6274"
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_the_issuer_metadata_is_the_same_at_every_location(walk: CodeFlow, path: str) -> None:
+async def test_the_issuer_metadata_is_the_same_at_every_location(
+    code_flow: CodeFlow, path: str
+) -> None:
     """RFC 8414 inserts the well-known part, OpenID Connect appends it; clients try both."""
-    answer = await walk.http.get(path)
+    answer = await code_flow.http.get(path)
     document = answer.json()
 
     AuthorizationServerMetadata(document).validate()
     assert answer.status_code == 200
-    assert document == metadata.document(walk.issuer.settings)
+    assert document == metadata.document(code_flow.issuer.settings)
     assert document["issuer"] == f"{ORIGIN}/dev-as"
 
 
-async def test_the_issuer_metadata_has_members_that_clients_require(walk: CodeFlow) -> None:
+async def test_the_issuer_metadata_has_members_that_clients_require(code_flow: CodeFlow) -> None:
     """Without S256, `none`, registration or the `iss` flag some client refuses the issuer."""
-    document = (await walk.http.get(PATHS[0])).json()
+    document = (await code_flow.http.get(PATHS[0])).json()
 
     assert document["code_challenge_methods_supported"] == ["S256"]
     assert "none" in document["token_endpoint_auth_methods_supported"]
@@ -39,12 +41,12 @@ async def test_the_issuer_metadata_has_members_that_clients_require(walk: CodeFl
     assert document["scopes_supported"] == ["files:read", "files:write", "openid"]
 
 
-async def test_every_endpoint_in_the_metadata_exists(walk: CodeFlow) -> None:
+async def test_every_endpoint_in_the_metadata_exists(code_flow: CodeFlow) -> None:
     """A client that follows the document never gets 404."""
-    document = (await walk.http.get(PATHS[0])).json()
+    document = (await code_flow.http.get(PATHS[0])).json()
     addresses = [v for k, v in document.items() if k.endswith(("_endpoint", "jwks_uri"))]
 
-    answers = [await walk.http.request("TRACE", address) for address in addresses]
+    answers = [await code_flow.http.request("TRACE", address) for address in addresses]
 
     assert len(addresses) == 6
     assert {answer.status_code for answer in answers} == {405}
@@ -71,15 +73,15 @@ async def test_tokens_verify_with_the_published_keys(algorithm: str) -> None:
 
 
 async def test_a_rotated_key_is_published_at_once_and_old_keys_can_be_removed(
-    walk: CodeFlow,
+    code_flow: CodeFlow,
 ) -> None:
     """Tests of key rotation need both."""
-    first = walk.issuer.keys.ids
-    unauthenticated = await walk.http.post("/dev-as/rotate")
-    rotated = await walk.http.post("/dev-as/rotate", auth=CLI)
-    beside = [key["kid"] for key in (await walk.http.get("/dev-as/jwks")).json()["keys"]]
-    await walk.http.post("/dev-as/rotate", data={"remove_old": "true"}, auth=CLI)
-    alone = [key["kid"] for key in (await walk.http.get("/dev-as/jwks")).json()["keys"]]
+    first = code_flow.issuer.keys.ids
+    unauthenticated = await code_flow.http.post("/dev-as/rotate")
+    rotated = await code_flow.http.post("/dev-as/rotate", auth=CLI)
+    beside = [key["kid"] for key in (await code_flow.http.get("/dev-as/jwks")).json()["keys"]]
+    await code_flow.http.post("/dev-as/rotate", data={"remove_old": "true"}, auth=CLI)
+    alone = [key["kid"] for key in (await code_flow.http.get("/dev-as/jwks")).json()["keys"]]
 
     assert unauthenticated.status_code == 401
     assert beside == [rotated.json()["kid"], *first]
@@ -87,30 +89,32 @@ async def test_a_rotated_key_is_published_at_once_and_old_keys_can_be_removed(
     assert alone[0] not in beside
 
 
-async def test_a_single_old_key_can_be_withdrawn(walk: CodeFlow) -> None:
+async def test_a_single_old_key_can_be_withdrawn(code_flow: CodeFlow) -> None:
     """Tests in the same process use the method of the issuer."""
-    (first,) = walk.issuer.keys.ids
-    second = walk.issuer.rotate()
+    (first,) = code_flow.issuer.keys.ids
+    second = code_flow.issuer.rotate()
 
-    walk.issuer.keys.remove(first)
+    code_flow.issuer.keys.remove(first)
 
-    assert walk.issuer.keys.ids == (second,)
+    assert code_flow.issuer.keys.ids == (second,)
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/dev-as/jwks"])
-async def test_metadata_and_keys_can_be_read_from_every_origin(walk: CodeFlow, path: str) -> None:
+async def test_metadata_and_keys_can_be_read_from_every_origin(
+    code_flow: CodeFlow, path: str
+) -> None:
     """Clients in a browser discover the issuer from their own origin."""
-    answer = await walk.http.get(path, headers={"Origin": "https://anywhere.example"})
+    answer = await code_flow.http.get(path, headers={"Origin": "https://anywhere.example"})
 
     assert answer.headers["access-control-allow-origin"] == "*"
 
 
 @pytest.mark.parametrize("path", ["/dev-as/register", "/dev-as/token"])
 async def test_the_inspectors_origin_may_use_registration_and_token_endpoint(
-    walk: CodeFlow, path: str
+    code_flow: CodeFlow, path: str
 ) -> None:
     """Its pages are on another port of this machine."""
-    preflight = await walk.http.options(
+    preflight = await code_flow.http.options(
         path,
         headers={
             "Origin": INSPECTOR,
@@ -118,7 +122,7 @@ async def test_the_inspectors_origin_may_use_registration_and_token_endpoint(
             "Access-Control-Request-Headers": "content-type, mcp-protocol-version",
         },
     )
-    refused = await walk.http.post(path, headers={"Origin": INSPECTOR}, content=b"")
+    refused = await code_flow.http.post(path, headers={"Origin": INSPECTOR}, content=b"")
 
     assert preflight.status_code == 204
     assert "POST" in preflight.headers["access-control-allow-methods"]
@@ -134,10 +138,10 @@ FOREIGN_ORIGINS = ["https://evil.example", "null", "http://127.0.0.1.evil.exampl
 @pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
 @pytest.mark.parametrize("method", ["POST", "OPTIONS"])
 async def test_a_foreign_page_cannot_register_a_client(
-    walk: CodeFlow, origin: str, method: str
+    code_flow: CodeFlow, origin: str, method: str
 ) -> None:
     """A page in the browser must not become a client of the issuer on this machine."""
-    answer = await walk.http.request(
+    answer = await code_flow.http.request(
         method,
         "/dev-as/register",
         json={"redirect_uris": ["https://evil.example/"]},
@@ -146,11 +150,11 @@ async def test_a_foreign_page_cannot_register_a_client(
 
     assert answer.status_code == 403
     assert "access-control-allow-origin" not in answer.headers
-    assert len(walk.issuer.clients) == 0
+    assert len(code_flow.issuer.clients) == 0
 
 
-async def test_options_without_preflight_headers_gets_405(walk: CodeFlow) -> None:
+async def test_options_without_preflight_headers_gets_405(code_flow: CodeFlow) -> None:
     """The answer names the allowed methods."""
-    answer = await walk.http.options("/dev-as/token")
+    answer = await code_flow.http.options("/dev-as/token")
 
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

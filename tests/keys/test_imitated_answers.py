@@ -8,16 +8,16 @@ import pytest
 
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.issuer import IssuerSettings, StaticClient
-from tests.support.issuers import unb64
+from tests.support.issuers import base64url_decoded
 from tests.support.measuring import each
-from tests.support.sign_in import CALLBACK, CLI, ORIGIN, RESOURCE, CodeFlow, query_of
+from tests.support.sign_in import CALLBACK, CLI, ORIGIN, RESOURCE, CodeFlow, redirect_query
 
 NAMES = list(IMITATIONS)
 APP, MACHINE, API = "the-app", "the-machine", "the-api"
 SECRET = "a-secret"
 
 
-def imitating(name: str, **settings: object) -> CodeFlow:
+def imitated_issuer(name: str, **settings: object) -> CodeFlow:
     """An issuer that imitates *name*, with a public client, a program and a resource server."""
     clients = (
         StaticClient(client_id=APP, secret="", public=True, redirect_uris=(CALLBACK,)),
@@ -41,7 +41,7 @@ async def bad_code(walk: CodeFlow) -> httpx2.Response:
     return await walk.exchange("no-such-code")
 
 
-async def machine(walk: CodeFlow, **changes: str) -> httpx2.Response:
+async def machine_answer(walk: CodeFlow, **changes: str) -> httpx2.Response:
     form = {"grant_type": "client_credentials", "client_id": MACHINE, "client_secret": SECRET}
     return await walk.token(**(form | changes))
 
@@ -51,7 +51,7 @@ async def test_each_imitation_has_its_metadata_and_endpoints_at_the_providers_pa
     name: str,
 ) -> None:
     """The paths are the provider's, for every issuer that its tokens name."""
-    walk = imitating(name)
+    walk = imitated_issuer(name)
     settings, shape = walk.issuer.settings, walk.issuer.settings.imitation
     for identifier in settings.identifiers:
         endpoint_url = identifier.removesuffix("/") + "/.well-known/openid-configuration"
@@ -69,7 +69,7 @@ async def test_each_imitation_has_its_metadata_and_endpoints_at_the_providers_pa
 @each("name", [name for name in NAMES if "registration" not in IMITATIONS[name].endpoints])
 async def test_registration_is_404_if_the_provider_has_none(name: str) -> None:
     """The path of the development issuer's registration does not exist then."""
-    answer = await imitating(name).http.post("/dev-as/register", json={})
+    answer = await imitated_issuer(name).http.post("/dev-as/register", json={})
 
     assert answer.status_code == 404
 
@@ -77,14 +77,14 @@ async def test_registration_is_404_if_the_provider_has_none(name: str) -> None:
 @each("name", [name for name in NAMES if "registration" in IMITATIONS[name].endpoints])
 async def test_a_client_registers_at_the_providers_path(name: str) -> None:
     """Keycloak, Auth0, Hydra and oidc-provider have client registration."""
-    walk = imitating(name)
+    walk = imitated_issuer(name)
 
     assert (await walk.register())["client_id"] == walk.client_id
 
 
 async def test_published_entra_keys_have_no_alg() -> None:
     """They have their type and use only."""
-    walk = imitating("entra-v2")
+    walk = imitated_issuer("entra-v2")
     (key,) = (await walk.http.get(walk.path("jwks"))).json()["keys"]
 
     assert "alg" not in key
@@ -99,12 +99,12 @@ ENTRA_DESCRIPTION = re.compile(
 
 async def test_entra_errors_have_error_codes_and_trace_ids() -> None:
     """The members are documented; the code is in the text and in a list."""
-    walk = imitating("entra-v2")
+    walk = imitated_issuer("entra-v2")
     cases = [
         (await bad_code(walk), 400, "invalid_grant", 70008),
-        (await machine(walk, client_secret="wrong"), 401, "invalid_client", 7000215),
-        (await machine(walk, client_id="unknown"), 400, "unauthorized_client", 700016),
-        (await machine(walk, scope=f"{RESOURCE}/access"), 400, "invalid_scope", 1002012),
+        (await machine_answer(walk, client_secret="wrong"), 401, "invalid_client", 7000215),
+        (await machine_answer(walk, client_id="unknown"), 400, "unauthorized_client", 700016),
+        (await machine_answer(walk, scope=f"{RESOURCE}/access"), 400, "invalid_scope", 1002012),
         (await walk.token(grant_type="password"), 400, "unsupported_grant_type", 70003),
     ]
     for answer, status, error, number in cases:
@@ -118,10 +118,10 @@ async def test_entra_errors_have_error_codes_and_trace_ids() -> None:
 
 async def test_okta_answers_an_unknown_client_in_its_own_shape() -> None:
     """Other errors have the members of OAuth."""
-    walk = imitating("okta")
-    unknown = await machine(walk, client_id="unknown")
-    wrong = await machine(walk, client_secret="wrong")
-    scope = await machine(walk, scope="made:up")
+    walk = imitated_issuer("okta")
+    unknown = await machine_answer(walk, client_id="unknown")
+    wrong = await machine_answer(walk, client_secret="wrong")
+    scope = await machine_answer(walk, scope="made:up")
 
     assert unknown.status_code == wrong.status_code == 401
     assert unknown.json().keys() == {"errorCode", "errorSummary", "errorLink", "errorId"}
@@ -131,9 +131,9 @@ async def test_okta_answers_an_unknown_client_in_its_own_shape() -> None:
 
 async def test_auth0_refuses_an_unknown_audience() -> None:
     """The token endpoint answers 403, and a sign-in redirects with the error."""
-    walk = imitating("auth0")
-    token = await machine(walk, audience="https://other.example")
-    back = query_of(await walk.authorize(audience="https://other.example", resource=None))
+    walk = imitated_issuer("auth0")
+    token = await machine_answer(walk, audience="https://other.example")
+    back = redirect_query(await walk.authorize(audience="https://other.example", resource=None))
 
     assert token.status_code == 403
     assert token.json() == {
@@ -147,8 +147,8 @@ async def test_auth0_refuses_an_unknown_audience() -> None:
 
 async def test_cognito_errors_have_one_member_only() -> None:
     """The status is always 400."""
-    walk = imitating("cognito")
-    answers = [await bad_code(walk), await machine(walk, client_secret="wrong")]
+    walk = imitated_issuer("cognito")
+    answers = [await bad_code(walk), await machine_answer(walk, client_secret="wrong")]
 
     assert [(answer.status_code, answer.json()) for answer in answers] == [
         (400, {"error": "invalid_grant"}),
@@ -158,7 +158,7 @@ async def test_cognito_errors_have_one_member_only() -> None:
 
 async def test_google_tokeninfo_needs_no_client_authentication() -> None:
     """Numbers are strings, and a token that is not active is 400."""
-    walk = imitating("google", access_token_format="opaque")
+    walk = imitated_issuer("google", access_token_format="opaque")
     answer = (await walk.exchange(await walk.code(scope="openid email"))).json()
     path = walk.path("introspection")
     response = await walk.http.post(path, data={"access_token": answer["access_token"]})
@@ -186,7 +186,7 @@ async def test_a_bad_code_is_refused_in_the_providers_words(
     name: str, status: int, error: str, text: str
 ) -> None:
     """Log files and clients match this text."""
-    answer = await bad_code(imitating(name))
+    answer = await bad_code(imitated_issuer(name))
 
     assert answer.status_code == status
     assert (answer.json()["error"], answer.json()["error_description"]) == (error, text)
@@ -194,7 +194,7 @@ async def test_a_bad_code_is_refused_in_the_providers_words(
 
 async def test_logto_errors_have_an_additional_code() -> None:
     """The members of OAuth are there as well."""
-    body = (await bad_code(imitating("logto"))).json()
+    body = (await bad_code(imitated_issuer("logto"))).json()
 
     assert (body["code"], body["message"]) == ("oidc.invalid_grant", "grant request is invalid")
 
@@ -202,7 +202,7 @@ async def test_logto_errors_have_an_additional_code() -> None:
 @each("name", ["zitadel", "hydra", "logto", "oidc-provider"])
 async def test_introspection_responses_have_the_providers_members(name: str) -> None:
     """The response also has the mark of development."""
-    walk = imitating(name, access_token_format="opaque")
+    walk = imitated_issuer(name, access_token_format="opaque")
     shape = walk.issuer.settings.imitation
     answer = await walk.exchange(await walk.code(scope="files:read " + scopes_of(name)))
     token = answer.json()["access_token"]
@@ -226,8 +226,10 @@ def scopes_of(name: str) -> str:
 
 async def test_a_machine_of_oidc_provider_has_no_subject() -> None:
     """The response names the client."""
-    walk = imitating("oidc-provider", access_token_format="opaque")
-    token = (await machine(walk, scope="files:read", resource=RESOURCE)).json()["access_token"]
+    walk = imitated_issuer("oidc-provider", access_token_format="opaque")
+    token = (await machine_answer(walk, scope="files:read", resource=RESOURCE)).json()[
+        "access_token"
+    ]
     response = await walk.http.post(
         walk.path("introspection"), data={"token": token}, auth=(API, SECRET)
     )
@@ -239,7 +241,7 @@ async def test_a_machine_of_oidc_provider_has_no_subject() -> None:
 @each("name", [name for name in NAMES if IMITATIONS[name].opaque != "always"])
 async def test_tokens_of_every_imitation_are_marked_as_development_tokens(name: str) -> None:
     """A production gate refuses them by claim and by key id."""
-    walk = imitating(name)
+    walk = imitated_issuer(name)
     answer = await walk.http.post(
         walk.path("token"),
         data={
@@ -258,12 +260,12 @@ async def test_tokens_of_every_imitation_are_marked_as_development_tokens(name: 
 
 def parts_of(token: str) -> list[bytes]:
     """The header and the claims of a signed token."""
-    return [unb64(part) for part in token.split(".")[:2]]
+    return [base64url_decoded(part) for part in token.split(".")[:2]]
 
 
 async def test_a_tenant_that_tokens_cannot_name_is_refused() -> None:
     """`gatepost token --tenant globex` gives the reason."""
-    walk = imitating("okta")
+    walk = imitated_issuer("okta")
     answer = await walk.http.post(
         walk.path("token"),
         data={
@@ -280,8 +282,8 @@ async def test_a_tenant_that_tokens_cannot_name_is_refused() -> None:
 @pytest.mark.parametrize("name", ["entra-v2", "cognito"])
 async def test_some_imitations_send_no_iss_in_the_authorization_response(name: str) -> None:
     """Their metadata do not announce it either (RFC 9207)."""
-    walk = imitating(name)
+    walk = imitated_issuer(name)
     scope = f"{RESOURCE}/access" if name == "entra-v2" else f"{RESOURCE}/files:read"
     consent = await walk.sign_in(scope=scope)
 
-    assert "iss" not in query_of(await walk.submit(consent, decision="allow"))
+    assert "iss" not in redirect_query(await walk.submit(consent, decision="allow"))

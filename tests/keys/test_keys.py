@@ -34,7 +34,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-def verified(token: str, document: dict[str, object], algorithm: str) -> jwt.Token:
+def verified_token(token: str, document: dict[str, object], algorithm: str) -> jwt.Token:
     return jwt.decode(token, KeySet.import_key_set(document), algorithms=[algorithm])
 
 
@@ -43,7 +43,7 @@ def test_the_public_set_verifies_tokens_of_the_key(algorithm: str) -> None:
     """The id is `dev-` and the thumbprint, and the set has no private member."""
     key = new_key(algorithm)
     document = public_set([key])
-    token = verified(sign(GRANT.claims(now=0, lifetime_s=1), key), document, algorithm)
+    token = verified_token(sign(GRANT.claims(now=0, lifetime_s=1), key), document, algorithm)
 
     assert key.kid == kid_of(key) == f"dev-{key.thumbprint()}"
     assert token.header == {"typ": "at+jwt", "alg": algorithm, "kid": key.kid}
@@ -133,7 +133,7 @@ def test_the_commands_make_rotate_publish_and_mint(folder: Path) -> None:
     second = run("rotate", at).stdout.strip()
     document = json.loads(run("publish", at).output)
     minted = run("mint", at, "--tenant=acme", "--subject=alice", "--scopes=files:write").output
-    token = verified(minted.strip(), document, "ES256")
+    token = verified_token(minted.strip(), document, "ES256")
 
     assert [key["kid"] for key in document["keys"]] == [second, first]
     assert token.header["kid"] == second

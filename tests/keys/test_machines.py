@@ -9,9 +9,9 @@ from joserfc.jwk import KeySet
 from gatepost_keys.issuer import StaticClient
 from gatepost_keys.issuer.state import MINT_GRANT
 from tests.support.measuring import each
-from tests.support.sign_in import CLI, ORIGIN, RESOURCE, CodeFlow, table, walk
+from tests.support.sign_in import CLI, ORIGIN, RESOURCE, CodeFlow, code_flow, named_cases
 
-__all__ = ["walk"]  # a fixture
+__all__ = ["code_flow"]  # a fixture
 
 ROBOT_CLIENT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
 PROBE = StaticClient(client_id="probe", secret="probe-secret", introspects=True)
@@ -22,8 +22,8 @@ def machines() -> CodeFlow:
     return CodeFlow(clients=(ROBOT_CLIENT, PROBE))
 
 
-def claims_of(walk: CodeFlow, token: str) -> dict[str, object]:
-    keys = KeySet.import_key_set(walk.issuer.keys.document())
+def claims_of(code_flow: CodeFlow, token: str) -> dict[str, object]:
+    keys = KeySet.import_key_set(code_flow.issuer.keys.document())
     return jwt.decode(token, keys, algorithms=["ES256"]).claims
 
 
@@ -43,7 +43,7 @@ async def test_a_machine_token_has_the_client_id_as_subject(machines: CodeFlow) 
 
 @pytest.mark.parametrize(
     ("fields", "auth", "status", "error"),
-    table([
+    named_cases([
         ("wrong secret", {}, ("robot", "wrong"), 401, "invalid_client"),
         ("no secret", {"client_id": "robot"}, None, 401, "invalid_client"),
         ("unknown", {}, ("unknown", "x"), 401, "invalid_client"),
@@ -108,44 +108,48 @@ async def test_two_authorization_headers_are_refused(machines: CodeFlow) -> None
     assert answer.status_code == 400
 
 
-async def mint(walk: CodeFlow, auth: object = CLI, **fields: str) -> tuple[int, dict[str, object]]:
+async def minted(
+    code_flow: CodeFlow, auth: object = CLI, **fields: str
+) -> tuple[int, dict[str, object]]:
     data = {"grant_type": MINT_GRANT} | fields
-    answer = await walk.http.post("/dev-as/token", data=data, auth=auth)
+    answer = await code_flow.http.post("/dev-as/token", data=data, auth=auth)
     return answer.status_code, answer.json()
 
 
-async def test_the_command_line_can_mint_a_token_for_any_subject(walk: CodeFlow) -> None:
+async def test_the_command_line_can_mint_a_token_for_any_subject(code_flow: CodeFlow) -> None:
     """A known subject has roles and a name; an unknown one has neither."""
-    _, alice = await mint(walk, tenant="acme", subject="alice", scope="files:write")
-    _, eve = await mint(walk, tenant="umbrella", subject="eve")
-    _, first = await mint(walk, tenant="globex", resource=RESOURCE)
-    person, unknown = (claims_of(walk, str(a["access_token"])) for a in (alice, eve))
+    _, alice = await minted(code_flow, tenant="acme", subject="alice", scope="files:write")
+    _, eve = await minted(code_flow, tenant="umbrella", subject="eve")
+    _, first = await minted(code_flow, tenant="globex", resource=RESOURCE)
+    person, unknown = (claims_of(code_flow, str(a["access_token"])) for a in (alice, eve))
 
     assert (person["sub"], person["org_id"], person["scope"]) == ("alice", "acme", "files:write")
     assert person["roles"] == ["approver", "admin", "operator"]
     assert (unknown["sub"], unknown["org_id"]) == ("eve", "umbrella")
     assert "roles" not in unknown
-    assert claims_of(walk, str(first["access_token"]))["sub"] == "bob"
+    assert claims_of(code_flow, str(first["access_token"]))["sub"] == "bob"
 
 
-async def test_roles_of_a_user_are_not_given_to_the_same_subject_elsewhere(walk: CodeFlow) -> None:
+async def test_roles_of_a_user_are_not_given_to_the_same_subject_elsewhere(
+    code_flow: CodeFlow,
+) -> None:
     """Alice has roles at acme; a token for `alice` at globex has none."""
-    _, answer = await mint(walk, tenant="globex", subject="alice")
+    _, answer = await minted(code_flow, tenant="globex", subject="alice")
 
-    assert "roles" not in claims_of(walk, str(answer["access_token"]))
+    assert "roles" not in claims_of(code_flow, str(answer["access_token"]))
 
 
-async def test_the_command_line_can_request_an_opaque_token(walk: CodeFlow) -> None:
+async def test_the_command_line_can_request_an_opaque_token(code_flow: CodeFlow) -> None:
     """Other requests to the same issuer still get JWTs."""
-    _, answer = await mint(walk, tenant="acme", access_token_format="opaque")
+    _, answer = await minted(code_flow, tenant="acme", access_token_format="opaque")
 
     assert "." not in str(answer["access_token"])
-    assert (await walk.introspect(str(answer["access_token"])))["org_id"] == "acme"
+    assert (await code_flow.introspect(str(answer["access_token"])))["org_id"] == "acme"
 
 
 @pytest.mark.parametrize(
     ("fields", "error"),
-    table([
+    named_cases([
         ("no tenant", {}, "invalid_request"),
         ("capital tenant", {"tenant": "ACME"}, "invalid_request"),
         ("tenant with path", {"tenant": "../acme"}, "invalid_request"),
@@ -158,10 +162,10 @@ async def test_the_command_line_can_request_an_opaque_token(walk: CodeFlow) -> N
     ]),
 )  # fmt: skip
 async def test_invalid_requests_of_the_command_line_get_a_description(
-    walk: CodeFlow, fields: dict[str, str], error: str
+    code_flow: CodeFlow, fields: dict[str, str], error: str
 ) -> None:
     """The sentence can be understood without an RFC."""
-    status, answer = await mint(walk, **fields)
+    status, answer = await minted(code_flow, **fields)
 
     assert (status, answer["error"]) == (400, error)
     assert answer["error_description"]
@@ -171,10 +175,10 @@ async def test_only_the_command_line_client_can_mint_tokens(machines: CodeFlow) 
     """Other clients, wrong secrets and an issuer without a secret are refused."""
     closed = CodeFlow(cli_secret="")
 
-    assert (await mint(machines, ("robot", "robot-secret"), tenant="acme"))[0] == 400
-    assert (await mint(machines, (CLI[0], "wrong"), tenant="acme"))[0] == 401
-    assert (await mint(closed, tenant="acme"))[0] == 401
-    assert (await mint(closed, (CLI[0], ""), tenant="acme"))[0] == 401
+    assert (await minted(machines, ("robot", "robot-secret"), tenant="acme"))[0] == 400
+    assert (await minted(machines, (CLI[0], "wrong"), tenant="acme"))[0] == 401
+    assert (await minted(closed, tenant="acme"))[0] == 401
+    assert (await minted(closed, (CLI[0], ""), tenant="acme"))[0] == 401
 
 
 async def test_only_the_command_line_rotates_keys(machines: CodeFlow) -> None:

@@ -11,9 +11,9 @@ from joserfc.jwk import KeySet
 from gatepost_keys.generate import GenerationRefused
 from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, production_check, routes
 from tests.support.measuring import each
-from tests.support.sign_in import ORIGIN, PATHS, RESOURCE, CodeFlow, walk
+from tests.support.sign_in import ORIGIN, PATHS, RESOURCE, CodeFlow, code_flow
 
-__all__ = ["walk"]  # a fixture
+__all__ = ["code_flow"]  # a fixture
 
 LAPTOP = {
     "issuer_url": f"{ORIGIN}/dev-as",
@@ -161,10 +161,10 @@ def every_path() -> list[str]:
 @each("path", every_path())
 @each("method", ["GET", "POST", "OPTIONS", "DELETE"])
 async def test_lock_6_every_answer_has_the_x_dev_auth_header(
-    walk: CodeFlow, path: str, method: str
+    code_flow: CodeFlow, path: str, method: str
 ) -> None:
     """Errors have it too, so a scanner finds the issuer."""
-    answer = await walk.http.request(method, path)
+    answer = await code_flow.http.request(method, path)
 
     assert answer.headers["x-dev-auth"] == "1"
     assert answer.status_code < 500
@@ -191,9 +191,11 @@ HOSTS = [
 
 @each("host", HOSTS)
 @each("path", every_path())
-async def test_lock_7_a_foreign_host_name_is_refused(walk: CodeFlow, host: str, path: str) -> None:
+async def test_lock_7_a_foreign_host_name_is_refused(
+    code_flow: CodeFlow, host: str, path: str
+) -> None:
     """A host name that resolves to 127.0.0.1 must not reach the issuer (DNS rebinding)."""
-    answer = await walk.http.get(path, headers={"Host": host})
+    answer = await code_flow.http.get(path, headers={"Host": host})
 
     assert answer.status_code == 421
 
@@ -201,9 +203,9 @@ async def test_lock_7_a_foreign_host_name_is_refused(walk: CodeFlow, host: str, 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST:8000", "[::1]:8000"]
 )
-async def test_lock_7_this_machine_has_three_names(walk: CodeFlow, host: str) -> None:
+async def test_lock_7_this_machine_has_three_names(code_flow: CodeFlow, host: str) -> None:
     """They are accepted with the issuer's own port."""
-    answer = await walk.http.get(PATHS[0], headers={"Host": host})
+    answer = await code_flow.http.get(PATHS[0], headers={"Host": host})
 
     assert answer.status_code == 200
 
@@ -211,22 +213,22 @@ async def test_lock_7_this_machine_has_three_names(walk: CodeFlow, host: str) ->
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:6274"])
 @pytest.mark.parametrize("path", ["authorize", "sign-in", "consent", ""])
 async def test_lock_7_pages_accept_no_requests_of_other_origins(
-    walk: CodeFlow, path: str, origin: str
+    code_flow: CodeFlow, path: str, origin: str
 ) -> None:
     """Pages on other ports of this machine are refused, too."""
     method = "POST" if path in {"sign-in", "consent"} else "GET"
     address = f"/dev-as/{path}".rstrip("/")
-    answer = await walk.http.request(method, address, headers={"Origin": origin})
+    answer = await code_flow.http.request(method, address, headers={"Origin": origin})
 
     assert answer.status_code == 403
 
 
 @pytest.mark.parametrize("destination", ["iframe", "empty", "image", "script", "object"])
 async def test_lock_7_pages_cannot_be_embedded_by_other_sites(
-    walk: CodeFlow, destination: str
+    code_flow: CodeFlow, destination: str
 ) -> None:
     """With `auto_approve` a hidden frame would sign in without a click."""
     headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": destination}
-    answer = await walk.http.get("/dev-as/authorize", headers=headers)
+    answer = await code_flow.http.get("/dev-as/authorize", headers=headers)
 
     assert answer.status_code == 403

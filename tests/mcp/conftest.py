@@ -30,7 +30,7 @@ from tests.support.endpoint import CLIENT, VERSION, EndpointClient, message
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ICON = Icon("https://mcp.example.com/icon.png", mime_type="image/png", sizes=("48x48",))
-CHANGED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+CHANGED_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 QUARTERS = ("q1", "q2", "q3", "q4")
 
 pack = Pack("library")
@@ -44,7 +44,7 @@ pack = Pack("library")
     size=7,
     audience=("user",),
     priority=0.5,
-    last_modified=CHANGED,
+    last_modified=CHANGED_AT,
     ttl_s=60,
 )
 async def rules(ctx: CallContext) -> str:
@@ -180,7 +180,7 @@ def base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-async def declared(client: EndpointClient, revision: str) -> dict[str, Any]:
+async def declared_capabilities(client: EndpointClient, revision: str) -> dict[str, Any]:
     """Return the capabilities that the server declares."""
     if revision == VERSION:
         response = await client.ask("server/discover")
@@ -293,11 +293,9 @@ class Request:
         self._moved = asyncio.Event()
 
 
-def with_decisions(decisions: "DecisionStage", make: Callable[..., T], **more: Any) -> T:
+def with_decision_stage(stage: "DecisionStage", make: Callable[..., T], **more: Any) -> T:
     """What *make* makes of the tools and the stage."""
-    return make(
-        paying_pack.tools.values(), stages=[decisions], approval_tools=decisions.asks, **more
-    )
+    return make(paying_pack.tools.values(), stages=[stage], approval_tools=stage.asks, **more)
 
 
 class DecisionStage:
@@ -329,7 +327,7 @@ class DecisionStage:
 
 
 @pytest.fixture
-def decisions(monkeypatch: pytest.MonkeyPatch) -> DecisionStage:
+def decision_stage(monkeypatch: pytest.MonkeyPatch) -> DecisionStage:
     """Begin without a payment, and tell clients early that they wait."""
     monkeypatch.setattr(mcp_client, "SIGN_EVERY_S", 0.02)
     monkeypatch.setattr(mcp_client, "AGAIN_S", 0.01)
@@ -340,7 +338,7 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> DecisionStage:
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that its client has to make again waits for a moment only."""
     monkeypatch.setattr(mcp_client, "HOLD_S", 0.002)
 

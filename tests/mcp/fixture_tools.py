@@ -251,24 +251,24 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-TITLED = [{"const": f"value{n}", "title": f"Choice {n}"} for n in (1, 2, 3)]
+TITLED_CHOICES = [{"const": f"value{n}", "title": f"Choice {n}"} for n in (1, 2, 3)]
 
 
-PLAIN = ["option1", "option2", "option3"]
+PLAIN_CHOICES = ["option1", "option2", "option3"]
 
 
 CHOICES: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "untitledSingle": {"type": "string", "enum": PLAIN},
-        "titledSingle": {"type": "string", "oneOf": TITLED},
+        "untitledSingle": {"type": "string", "enum": PLAIN_CHOICES},
+        "titledSingle": {"type": "string", "oneOf": TITLED_CHOICES},
         "legacyEnum": {
             "type": "string",
             "enum": ["opt1", "opt2", "opt3"],
             "enumNames": ["First", "Second", "Third"],
         },
-        "untitledMulti": {"type": "array", "items": {"type": "string", "enum": PLAIN}},
-        "titledMulti": {"type": "array", "items": {"anyOf": TITLED}},
+        "untitledMulti": {"type": "array", "items": {"type": "string", "enum": PLAIN_CHOICES}},
+        "titledMulti": {"type": "array", "items": {"anyOf": TITLED_CHOICES}},
     },
 }
 

@@ -11,9 +11,9 @@ from tests.support.client import (
     challenge_of,
     failure,
     message,
-    modern,
-    old_call,
+    modern_request,
     result,
+    session_call,
 )
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
@@ -72,7 +72,7 @@ def test_a_01_to_a_05_the_metadata_names_this_resource_and_its_issuers(server: S
 def test_a_15_without_a_good_token_every_revision_gets_401(server: Server, version: str) -> None:
     """Missing, invalid, expired, meant for another server; the challenge says what to ask for."""
     params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x"}}
-    fields, body = modern("tools/list")
+    fields, body = modern_request("tools/list")
     if version != "2026-07-28":
         fields, body = [("MCP-Protocol-Version", version)], message("initialize", params)
     bad = [None, "nonsense", server.token(exp=1_000_000_000), server.token(aud=OTHER_RESOURCE)]
@@ -161,7 +161,7 @@ def test_a_12_a_401_does_not_depend_on_the_request_and_logs_no_token(server: Ser
     expired = server.token(exp=1_000_000_000)
     answers = [
         server.client.send("POST", body=body, token=expired)
-        for body in (b"nonsense", message("tools/list"), old_call("record_call"))
+        for body in (b"nonsense", message("tools/list"), session_call("record_call"))
     ]
 
     assert {answer.status for answer in answers} == {401}
@@ -209,9 +209,9 @@ def test_t_02_s_02_a_web_page_of_another_origin_is_refused(server: Server, versi
     """Any page can send requests to a local server; the browser adds the page's origin."""
     token = server.token(scope="mcp:use")
     session = server.client.open(token, "2025-11-25")
-    fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
+    fields, body = modern_request("tools/call", {"name": "record_call", "arguments": {}})
     if version != "2026-07-28":
-        fields, body = [("Mcp-Session-Id", session)], old_call("record_call")
+        fields, body = [("Mcp-Session-Id", session)], session_call("record_call")
 
     with server.nothing_runs():
         foreign = server.client.send(
@@ -234,7 +234,9 @@ def test_sec_02_a_session_id_does_not_replace_a_token(server: Server, token: str
     with server.nothing_runs():
         for sent in (None, "nonsense"):
             assert (
-                server.client.send("POST", None, within, old_call("record_call"), token=sent).status
+                server.client.send(
+                    "POST", None, within, session_call("record_call"), token=sent
+                ).status
                 == 401
             )
             assert server.client.send("GET", None, within, token=sent).status == 401

@@ -9,7 +9,7 @@ from gatepost.mcp.request import NO_PARAMS
 from tests.mcp.conftest import pack
 from tests.support.endpoint import META, VERSION, EndpointClient, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask
-from tests.support.measuring import steps
+from tests.support.measuring import count_lines
 
 READ_PARAMS = {"uri": "library://rules"}
 CACHEABLE_REQUESTS: list[tuple[str, dict[str, Any]]] = [
@@ -159,7 +159,7 @@ def test_c_08_a_list_is_encoded_once_per_permission_set() -> None:
         listing = client.server.listing
         listing.page("tools", a_caller(), NO_PARAMS, VERSION)
         bob = a_caller(subject="bob", scopes=frozenset({"x"}))
-        return steps(lambda: listing.page("tools", bob, NO_PARAMS, VERSION))
+        return count_lines(lambda: listing.page("tools", bob, NO_PARAMS, VERSION))
 
     assert second(large) == second(small)
 

@@ -41,17 +41,17 @@ async def quick(ctx: CallContext) -> str:
     return "done"
 
 
-async def opened(version: str = "2025-11-25") -> EndpointPair:
+async def opened_pair(version: str = "2025-11-25") -> EndpointPair:
     CancellationSignal.started, CancellationSignal.ended = asyncio.Event(), asyncio.Event()
     return await EndpointPair(pack.tools.values(), version=version).open()
 
 
 @pytest.fixture
 async def replicas() -> EndpointPair:
-    return await opened()
+    return await opened_pair()
 
 
-async def begun(
+async def begun_call(
     replicas: EndpointPair, identity: object = 7, *, report: bool = False
 ) -> OpenExchange:
     live = replicas.call(replicas.one, "wait", identity=identity, report=report)
@@ -59,7 +59,7 @@ async def begun(
     return live
 
 
-async def runs(live: OpenExchange) -> bool:
+async def still_runs(live: OpenExchange) -> bool:
     """Tell whether the call still runs, some time after every process could have heard."""
     done, _ = await asyncio.wait({live.task}, timeout=3 * WATCH_AFTER_S)
     return not done and not CancellationSignal.ended.is_set()
@@ -76,10 +76,10 @@ async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
     The tool stops and no response comes, also if the cancellation arrives before the tool's process
     listens.
     """
-    replicas = await opened(version)
-    live = await begun(replicas, identity, report=True)
+    replicas = await opened_pair(version)
+    live = await begun_call(replicas, identity, report=True)
     if late:
-        assert await runs(live)
+        assert await still_runs(live)
 
     assert await replicas.cancel(replicas.two, identity) == 202
 
@@ -92,7 +92,7 @@ async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
 async def test_cx_03_only_the_owner_can_cancel_a_request(replicas: EndpointPair) -> None:
     """A cancellation with another id, session or caller does not stop the call."""
     mine = replicas.session
-    live = await begun(replicas)
+    live = await begun_call(replicas)
     for identity in (8, "7", 70, None, [7]):
         assert await replicas.cancel(replicas.two, identity) == 202
     await replicas.open()
@@ -105,7 +105,7 @@ async def test_cx_03_only_the_owner_can_cancel_a_request(replicas: EndpointPair)
     assert await replicas.cancel(replicas.two, 7) == 404
     replicas.become(a_caller())
 
-    assert await runs(live)
+    assert await still_runs(live)
     await replicas.cancel(replicas.one, 7)
     await live.over()
 
@@ -124,8 +124,8 @@ async def test_cx_04_cancelling_an_ended_request_changes_nothing(replicas: Endpo
 @pytest.mark.requirement("CX-04")
 async def test_cx_04_an_ended_request_leaves_no_listener(replicas: EndpointPair) -> None:
     """A process does not listen for cancellations of ended requests."""
-    live = await begun(replicas)
-    assert await runs(live)
+    live = await begun_call(replicas)
+    assert await still_runs(live)
     followers = vars(replicas.one.shared_store.of("acme"))["_followers"]
     assert followers != {}
 
@@ -141,7 +141,7 @@ async def test_cx_04_an_ended_request_leaves_no_listener(replicas: EndpointPair)
 @pytest.mark.parametrize("version", LEGACY_REVISIONS)
 async def test_l_07_initialize_cannot_be_cancelled(version: str) -> None:
     """A cancellation that names it is ignored, and the session is there."""
-    replicas = await opened(version)
+    replicas = await opened_pair(version)
 
     assert await replicas.cancel(replicas.two, 0) == 202
     assert await replicas.ping(replicas.one) == 200
@@ -152,11 +152,11 @@ async def test_l_07_initialize_cannot_be_cancelled(version: str) -> None:
 @pytest.mark.parametrize("report", [True, False])
 async def test_s_08_a_dropped_connection_is_no_cancellation(version: str, report: bool) -> None:
     """The tool runs on, with a stream or without, until it is cancelled by its name."""
-    replicas = await opened(version)
-    live = await begun(replicas, report=report)
+    replicas = await opened_pair(version)
+    live = await begun_call(replicas, report=report)
     live.hang_up()
 
-    assert await runs(live)
+    assert await still_runs(live)
     await replicas.cancel(replicas.two, 7)
     await live.over()
     assert CancellationSignal.ended.is_set()
@@ -173,8 +173,8 @@ async def test_a_request_continues_without_the_shared_store(
     shared_store = replicas.one.shared_store.of("acme")
     for name in ("follow", "publish", "append", "take", "put", "read"):
         monkeypatch.setattr(shared_store, name, fails)
-    live = await begun(replicas, report=True)
-    assert await runs(live)
+    live = await begun_call(replicas, report=True)
+    assert await still_runs(live)
 
     assert await replicas.cancel(replicas.one, 7) == 202
     await live.over()

@@ -9,14 +9,14 @@ from gatepost import CallContext, Pack
 from gatepost.tools.client import NO_CLIENT, ProtocolError
 from tests.mcp import fixture_tools
 from tests.support.client_requests import (
+    CONFIRMATION,
     ROUNDS,
-    YES,
     Ok,
-    accept,
-    ask_again,
-    go_on,
+    accepted_form,
+    call_with_responses,
     input_requests_of,
-    said,
+    next_round,
+    result_text,
 )
 from tests.support.endpoint import EndpointClient
 
@@ -86,7 +86,7 @@ async def test_v_10_a_client_gets_no_request_that_it_did_not_declare(
     client: EndpointClient, tool: str, declared: Any, required: Any
 ) -> None:
     """The error names the missing capability."""
-    response = await ask_again(client, tool, capabilities=declared)
+    response = await call_with_responses(client, tool, capabilities=declared)
 
     assert response.error == (400, -32021)
     assert response.json["error"]["data"] == {"requiredCapabilities": required}
@@ -97,10 +97,10 @@ async def test_v_10_a_missing_capability_after_the_first_event_is_an_error_event
     client: EndpointClient,
 ) -> None:
     """Before it, the HTTP status shows the error."""
-    answer = await ask_again(
+    answer = await call_with_responses(
         client, "test_streaming_elicitation", capabilities={}, meta={"progressToken": 1}
     )
-    silent = await ask_again(client, "test_streaming_elicitation", capabilities={})
+    silent = await call_with_responses(client, "test_streaming_elicitation", capabilities={})
 
     assert (answer.status, answer.events[-1]["error"]["code"]) == (200, -32021)
     assert silent.error == (400, -32021)
@@ -120,7 +120,7 @@ async def test_m_04_a_tool_can_check_the_client_capabilities(
 ) -> None:
     """They are those of this very request."""
     tool = "test_input_required_result_capabilities"
-    requests = input_requests_of(await ask_again(client, tool, capabilities=declared))
+    requests = input_requests_of(await call_with_responses(client, tool, capabilities=declared))
 
     assert {name: request["method"] for name, request in requests.items()} == {key: method}
 
@@ -133,17 +133,17 @@ async def test_x_02_an_extension_unknown_to_the_server_changes_nothing(
     only = {"extensions": {"com.example/odd": {"x": 1}}}
     both = {**only, "elicitation": {}}
 
-    assert list(input_requests_of(await ask_again(client, "purge", capabilities=both))) == [
-        "confirm"
-    ]
-    assert (await ask_again(client, "purge", capabilities=only)).error == (400, -32021)
+    assert list(
+        input_requests_of(await call_with_responses(client, "purge", capabilities=both))
+    ) == ["confirm"]
+    assert (await call_with_responses(client, "purge", capabilities=only)).error == (400, -32021)
 
 
 @pytest.mark.requirement("J-07")
 async def test_j_07_each_result_names_its_type(client: EndpointClient) -> None:
     """There are two result types."""
-    first = await ask_again(client, "purge")
-    done = await go_on(client, "purge", first, YES)
+    first = await call_with_responses(client, "purge")
+    done = await next_round(client, "purge", first, CONFIRMATION)
 
     types = [response.json["result"]["resultType"] for response in (first, done)]
     assert types == ["input_required", "complete"]
@@ -156,7 +156,7 @@ async def test_x_03_an_extensions_result_goes_only_to_clients_that_declared_it(
     """An unknown extension, or one whose value is no object, has no effect."""
     for extensions in ({"com.example/odd": {}}, {"io.modelcontextprotocol/tasks": None}, None):
         declared = {"elicitation": {}, "extensions": extensions}
-        response = await ask_again(client, "purge", capabilities=declared)
+        response = await call_with_responses(client, "purge", capabilities=declared)
         assert list(input_requests_of(response)) == ["confirm"]
 
 
@@ -168,7 +168,7 @@ async def test_j_19_a_tool_may_answer_its_own_error_codes(
     client: EndpointClient, code: int, status: int
 ) -> None:
     """The protocol's reserved codes are excluded, apart from two generic ones."""
-    response = await ask_again(client, "fail_by_code", {"code": code})
+    response = await call_with_responses(client, "fail_by_code", {"code": code})
 
     assert response.error == (status, code)
     assert response.json["error"]["data"] == {"why": "no"}
@@ -180,7 +180,7 @@ async def test_j_18_a_tool_cannot_answer_the_protocols_own_errors(
     client: EndpointClient, code: int
 ) -> None:
     """Trying is a mistake in the tool, and shown as one."""
-    response = await ask_again(client, "fail_by_code", {"code": code})
+    response = await call_with_responses(client, "fail_by_code", {"code": code})
 
     assert response.json["result"]["isError"] is True
 
@@ -192,27 +192,29 @@ async def test_a_tool_that_swallows_control_exceptions_breaks_no_later_call(
     client: EndpointClient, tool: str, text: str
 ) -> None:
     """The next call is answered. One such tool tries to end the process."""
-    assert text in said(await ask_again(client, tool))
-    assert said(await ask_again(client, tool))
+    assert text in result_text(await call_with_responses(client, tool))
+    assert result_text(await call_with_responses(client, tool))
 
 
 async def test_a_tool_with_a_timeout_may_ask(client: EndpointClient) -> None:
     """A question ends the run, and the timeout with it."""
-    first = await ask_again(client, "wait_then_ask")
+    first = await call_with_responses(client, "wait_then_ask")
 
-    answers = {"question-1": accept(ok=True)}
-    assert said(await go_on(client, "wait_then_ask", first, answers)) == "asked"
+    answers = {"question-1": accepted_form(ok=True)}
+    assert result_text(await next_round(client, "wait_then_ask", first, answers)) == "asked"
 
 
 async def test_a_call_without_capabilities_or_progress_gets_no_client_object(
     client: EndpointClient,
 ) -> None:
     """Most calls are such calls, so they do not pay for one."""
-    plain = await ask_again(client, "look_around", capabilities={})
-    declared = await ask_again(client, "look_around", capabilities={"roots": {}})
-    answer = await ask_again(client, "look_around", capabilities={}, meta={"progressToken": 1})
+    plain = await call_with_responses(client, "look_around", capabilities={})
+    declared = await call_with_responses(client, "look_around", capabilities={"roots": {}})
+    answer = await call_with_responses(
+        client, "look_around", capabilities={}, meta={"progressToken": 1}
+    )
 
-    assert [said(response) for response in (plain, declared, answer)] == [
+    assert [result_text(response) for response in (plain, declared, answer)] == [
         "nobody",
         "somebody",
         "somebody",

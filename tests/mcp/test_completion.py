@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.mcp.conftest import declared, pack
+from tests.mcp.conftest import declared_capabilities, pack
 from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask
 from tests.support.measuring import each
@@ -39,12 +39,12 @@ async def test_cp_01_completions_are_declared_if_an_offer_has_suggestions(revisi
     silent = EndpointClient([pack.prompts["broken"], pack.templates["note://{+path}{?line,word}"]])
     suggesting = EndpointClient([pack.prompts["summarise"]])
 
-    assert "completions" not in await declared(silent, revision)
+    assert "completions" not in await declared_capabilities(silent, revision)
     assert (await complete(silent, revision, PROMPT)).error == (
         404 if revision == VERSION else 200,
         -32601,
     )
-    assert "completions" in await declared(suggesting, revision)
+    assert "completions" in await declared_capabilities(suggesting, revision)
 
 
 @pytest.mark.requirement("CP-02", "CP-03")

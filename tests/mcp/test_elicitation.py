@@ -8,7 +8,14 @@ from gatepost import CallContext, Pack, UrlElicitation
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import InputRequest, MissingCapability
 from tests.mcp import fixture_tools
-from tests.support.client_requests import Trip, accept, ask_again, go_on, input_requests_of, said
+from tests.support.client_requests import (
+    Trip,
+    accepted_form,
+    call_with_responses,
+    input_requests_of,
+    next_round,
+    result_text,
+)
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.measuring import each
 
@@ -59,8 +66,8 @@ async def test_e_01_only_a_declared_mode_is_asked(
     client: EndpointClient, declared: Any, forms: bool, pages: bool
 ) -> None:
     """An empty capability means forms; the error names the missing mode."""
-    form = await ask_again(client, "plan", capabilities=declared)
-    page = await ask_again(client, "connect", capabilities=declared)
+    form = await call_with_responses(client, "plan", capabilities=declared)
+    page = await call_with_responses(client, "connect", capabilities=declared)
 
     for response, possible in ((form, forms), (page, pages)):
         assert (response.status == 200) is possible
@@ -70,7 +77,7 @@ async def test_e_01_only_a_declared_mode_is_asked(
 @pytest.mark.requirement("E-02")
 async def test_e_02_a_form_is_a_message_and_flat_fields(client: EndpointClient) -> None:
     """The author's type is written as a schema that every client can show."""
-    request = input_requests_of(await ask_again(client, "plan"))["trip"]
+    request = input_requests_of(await call_with_responses(client, "plan"))["trip"]
 
     assert request["method"] == "elicitation/create"
     assert request["params"] == {
@@ -111,7 +118,7 @@ async def test_e_02_a_form_is_a_message_and_flat_fields(client: EndpointClient) 
 @pytest.mark.requirement("E-05")
 async def test_e_05_a_page_is_a_message_and_an_address(client: EndpointClient) -> None:
     """It has no id, unlike in 2025-11-25."""
-    request = input_requests_of(await ask_again(client, "connect"))["link"]["params"]
+    request = input_requests_of(await call_with_responses(client, "connect"))["link"]["params"]
 
     assert request == {"mode": "url", "message": "Link your account", "url": PAGE}
 
@@ -159,23 +166,25 @@ async def test_e_08_e_14_a_finished_page_counts_only_for_its_own_caller(
     client: EndpointClient,
 ) -> None:
     """Accepting the page proves nothing, and another caller's finished page does not help."""
-    first = await ask_again(client, "connect")
+    first = await call_with_responses(client, "connect")
     LINKED_CALLERS.add(a_caller(subject="bob").principal_key)
-    second = await go_on(client, "connect", first, {"link": {"action": "accept"}})
+    second = await next_round(client, "connect", first, {"link": {"action": "accept"}})
     assert list(input_requests_of(second)) == ["again"]
 
     LINKED_CALLERS.add(client.caller.principal_key)
-    third = await go_on(client, "connect", second, {"again": {"action": "accept"}})
-    assert said(third) == "linked for alice"
+    third = await next_round(client, "connect", second, {"again": {"action": "accept"}})
+    assert result_text(third) == "linked for alice"
 
 
 @pytest.mark.requirement("E-09")
 async def test_e_09_an_answer_is_bound_to_the_caller_that_was_asked(client: EndpointClient) -> None:
     """The request state of one caller is refused for another."""
-    first = await ask_again(client, "plan")
+    first = await call_with_responses(client, "plan")
     client.caller = a_caller(subject="bob")
 
-    response = await go_on(client, "plan", first, {"trip": accept(where="Rome", day="2026-10-01")})
+    response = await next_round(
+        client, "plan", first, {"trip": accepted_form(where="Rome", day="2026-10-01")}
+    )
 
     assert response.error == (400, -32602)
 
@@ -185,7 +194,7 @@ async def test_e_10_a_missing_scope_is_challenged_and_not_elicited() -> None:
     """The challenge sends the client to the issuer."""
     guarded = Pack("guarded")
     guarded.tool(scopes={"admin:all"})(connect)
-    response = await ask_again(EndpointClient(guarded.tools.values()), "connect")
+    response = await call_with_responses(EndpointClient(guarded.tools.values()), "connect")
 
     assert response.status == 403
     assert 'scope="admin:all"' in response.headers["www-authenticate"]
@@ -212,18 +221,18 @@ async def test_e_12_the_tool_sees_a_declined_or_cancelled_form(
     client: EndpointClient, answer: Any, text: str
 ) -> None:
     """The tool gets no content, even if the client sent some."""
-    first = await ask_again(client, "plan")
+    first = await call_with_responses(client, "plan")
 
-    assert said(await go_on(client, "plan", first, {"trip": answer})) == text
+    assert result_text(await next_round(client, "plan", first, {"trip": answer})) == text
 
 
 @pytest.mark.requirement("E-13")
 async def test_e_13_an_accepted_form_is_checked_and_typed(client: EndpointClient) -> None:
     """Defaults, dates and choices have the author's types; unknown fields are dropped."""
-    first = await ask_again(client, "plan")
-    answer = accept(where="Rome", day="2026-10-01", meals=["dinner"], stranger=1)
+    first = await call_with_responses(client, "plan")
+    answer = accepted_form(where="Rome", day="2026-10-01", meals=["dinner"], stranger=1)
 
-    text = said(await go_on(client, "plan", first, {"trip": answer}))
+    text = result_text(await next_round(client, "plan", first, {"trip": answer}))
 
     assert "where='Rome', day=datetime.date(2026, 10, 1), people=2" in text.replace("Trip(", "")
 
@@ -245,8 +254,8 @@ async def test_e_13_an_answer_that_does_not_fit_the_form_is_asked_again(
     client: EndpointClient, content: Any
 ) -> None:
     """The client is asked again before the tool sees an answer."""
-    first = await ask_again(client, "plan")
-    second = await go_on(client, "plan", first, {"trip": accept(**content)})
+    first = await call_with_responses(client, "plan")
+    second = await next_round(client, "plan", first, {"trip": accepted_form(**content)})
 
     assert list(input_requests_of(second)) == ["trip"]
 
@@ -256,12 +265,12 @@ async def test_e_13_an_answer_that_only_the_authors_type_refuses_fails_the_call(
     client: EndpointClient,
 ) -> None:
     """The failure is a sentence that a model can act on, without the value."""
-    first = await ask_again(client, "plan")
-    answer = accept(where="nowhere", day="2026-10-01")
-    response = await go_on(client, "plan", first, {"trip": answer})
+    first = await call_with_responses(client, "plan")
+    answer = accepted_form(where="nowhere", day="2026-10-01")
+    response = await next_round(client, "plan", first, {"trip": answer})
 
     assert response.json["result"]["isError"] is True
-    assert said(response) == "The answer cannot be used: Value error, that is no place."
+    assert result_text(response) == "The answer cannot be used: Value error, that is no place."
 
 
 @pytest.mark.requirement("E-16")
@@ -271,9 +280,9 @@ async def test_e_16_an_identity_in_the_answer_does_not_change_the_caller(
     """The tool's caller is that of the token."""
     LINKED_CALLERS.add(client.caller.principal_key)
     answers = {"link": {"action": "accept", "content": {"user": "bob"}, "sub": "bob"}}
-    response = await ask_again(client, "connect", inputResponses=answers)
+    response = await call_with_responses(client, "connect", inputResponses=answers)
 
-    assert said(response) == "linked for alice"
+    assert result_text(response) == "linked for alice"
 
 
 URL_REQUEST = InputRequest("elicitation/create", {"mode": "url", "message": "m", "url": PAGE})

@@ -13,7 +13,7 @@ from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.mcp.event_stream import begin
 from gatepost_authz.middleware import CALLER
-from tests.support.client import modern
+from tests.support.client import modern_request
 from tests.support.connections import WITHIN_S, serving
 from tests.support.endpoint import JSON, META, EndpointClient
 from tests.support.measuring import eventually
@@ -46,7 +46,7 @@ async def chatter(ctx: CallContext) -> str:
 
 def request(method: str, params: Mapping[str, Any]) -> bytes:
     """A request, byte for byte."""
-    fields, body = modern(method, params)
+    fields, body = modern_request(method, params)
     lines = [f"{name}: {value}" for name, value in fields]
     lines += ["Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     return "\r\n".join(["POST /mcp HTTP/1.1", *lines]).encode() + b"\r\n\r\n" + body
@@ -57,7 +57,7 @@ def listen() -> bytes:
     return request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
 
 
-def gated(client: EndpointClient) -> Any:
+def app_with_caller(client: EndpointClient) -> Any:
     """The endpoint with a caller before it."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -75,7 +75,7 @@ class LostConnection(asyncio.Event):
         raise TimeoutError("the connection timed out")
 
 
-async def until(condition: Any) -> None:
+async def wait_until(condition: Any) -> None:
     """Wait for something to come true, in a thread, so that the loop goes on."""
     await asyncio.to_thread(eventually, condition, within=WITHIN_S, every=0.01)
 
@@ -87,12 +87,12 @@ async def test_a_client_that_does_not_read_holds_one_message_and_is_disconnected
 ) -> None:
     """Any number of changes are one waiting message; later the connection is closed."""
     client = EndpointClient()
-    async with serving(gated(client), protocol) as port:
+    async with serving(app_with_caller(client), protocol) as port:
         with socket.socket() as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.connect(("127.0.0.1", port))
             deaf.sendall(listen())
-            await until(lambda: len(client.streams) == 1)
+            await wait_until(lambda: len(client.streams) == 1)
             (stream,) = client.streams
             pubsub = client.pubsub.of("acme")
             changes = 0
@@ -106,7 +106,7 @@ async def test_a_client_that_does_not_read_holds_one_message_and_is_disconnected
             await asyncio.sleep(0)
 
             assert len(stream._unsent) == 1  # type: ignore[attr-defined]
-            await until(lambda: len(client.streams) == 0)
+            await wait_until(lambda: len(client.streams) == 0)
             assert client.pubsub.tenants == ()
 
 
@@ -115,7 +115,7 @@ async def test_a_client_that_does_not_read_holds_one_message_and_is_disconnected
 async def test_a_client_that_disconnects_frees_its_concurrency(protocol: Any) -> None:
     """The connection's end is heard without anything being sent."""
     client = EndpointClient()
-    async with serving(gated(client), protocol) as port:
+    async with serving(app_with_caller(client), protocol) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(listen())
         await asyncio.wait_for(reader.readuntil(b"acknowledged"), WITHIN_S)
@@ -123,7 +123,7 @@ async def test_a_client_that_disconnects_frees_its_concurrency(protocol: Any) ->
         writer.close()
         await writer.wait_closed()
 
-        await until(lambda: len(client.streams) == 0)
+        await wait_until(lambda: len(client.streams) == 0)
 
 
 @pytest.mark.requirement("LG-03")
@@ -131,7 +131,7 @@ async def test_messages_come_in_order_to_a_client_that_reads_late() -> None:
     """If one message waits for the client, later messages of the tool wait, too."""
     meta = {META + "logLevel": "info"}
     call = request("tools/call", {"name": "chatter", "arguments": {}, "_meta": meta})
-    async with serving(gated(EndpointClient(pack.offers)), HttptoolsProtocol) as port:
+    async with serving(app_with_caller(EndpointClient(pack.offers)), HttptoolsProtocol) as port:
         with socket.socket() as late:
             late.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             late.connect(("127.0.0.1", port))
@@ -150,7 +150,9 @@ async def test_messages_come_in_order_to_a_client_that_reads_late() -> None:
 async def test_a_connection_that_times_out_ends_the_stream() -> None:
     """A stream also ends its own waits with a timeout, and would wait again."""
     client = EndpointClient()
-    fields, body = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    fields, body = modern_request(
+        "subscriptions/listen", {"notifications": {"toolsListChanged": True}}
+    )
 
     with pytest.raises(TimeoutError, match="the connection timed out"):
         async with asyncio.timeout(WITHIN_S):

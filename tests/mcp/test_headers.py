@@ -258,7 +258,7 @@ def test_h_20_h_21_h_22_an_invalid_declaration_is_refused_where_its_author_sees_
     schema = {"type": "object", "properties": {"a": declaration}}
 
     with pytest.raises(ValueError, match=HEADER):
-        Pack("bad").add("tool", description="…", input_schema=schema, invoke=never)
+        Pack("bad").add("tool", description="…", input_schema=schema, invoke=refuse_calls)
 
 
 @pytest.mark.requirement("H-20", "H-22")
@@ -269,7 +269,7 @@ def test_h_20_h_22_nested_declarations_are_found_and_duplicates_are_refused() ->
         "tool",
         description="…",
         input_schema={"type": "object", "properties": {"a": inner}},
-        invoke=never,
+        invoke=refuse_calls,
     )
     doubled = {"a": {"type": "string", HEADER: "X"}, "b": {"type": "string", HEADER: "x"}}
 
@@ -279,11 +279,11 @@ def test_h_20_h_22_nested_declarations_are_found_and_duplicates_are_refused() ->
             "tool",
             description="…",
             input_schema={"type": "object", "properties": doubled},
-            invoke=never,
+            invoke=refuse_calls,
         )
 
 
-async def never(ctx: CallContext, arguments: Any) -> Any:
+async def refuse_calls(ctx: CallContext, arguments: Any) -> Any:
     raise AssertionError
 
 

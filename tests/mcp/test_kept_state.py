@@ -4,7 +4,13 @@ import pytest
 
 from gatepost import CallContext, Elicitation, Pack
 from gatepost.tools.client import MAX_KEPT_BYTES, InputNeeded, all_needed
-from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
+from tests.support.client_requests import (
+    accepted_form,
+    call_with_responses,
+    input_requests_of,
+    next_round,
+    result_text,
+)
 from tests.support.endpoint import EndpointClient
 
 PACK = Pack("kept")
@@ -24,22 +30,25 @@ async def keep(ctx: CallContext, size: int = 0) -> str:
 
 async def test_each_run_gets_the_state_that_the_previous_run_kept() -> None:
     client = EndpointClient(PACK.tools.values())
-    first = await ask_again(client, "keep")
-    second = await go_on(client, "keep", first, {"first": accept(ok=True)})
-    third = await go_on(client, "keep", second, {"second": accept(ok=True)})
+    first = await call_with_responses(client, "keep")
+    second = await next_round(client, "keep", first, {"first": accepted_form(ok=True)})
+    third = await next_round(client, "keep", second, {"second": accepted_form(ok=True)})
 
     assert [*input_requests_of(first)] == ["first"]
     assert [*input_requests_of(second)] == ["second"]
     assert SECRET not in first.body.decode() + second.body.decode()
-    assert said(third) == "after 2 runs"
+    assert result_text(third) == "after 2 runs"
 
 
 async def test_a_call_without_a_request_state_starts_without_kept_state() -> None:
     client = EndpointClient(PACK.tools.values())
     for _ in range(2):
-        first = await ask_again(client, "keep")
-        last = await go_on(
-            client, "keep", first, {"first": accept(ok=True), "second": accept(ok=True)}
+        first = await call_with_responses(client, "keep")
+        last = await next_round(
+            client,
+            "keep",
+            first,
+            {"first": accepted_form(ok=True), "second": accepted_form(ok=True)},
         )
         assert [*input_requests_of(last)] == ["second"]
 
@@ -47,8 +56,8 @@ async def test_a_call_without_a_request_state_starts_without_kept_state() -> Non
 async def test_the_size_of_a_kept_state_is_bounded() -> None:
     client = EndpointClient(PACK.tools.values())
 
-    fits = await ask_again(client, "keep", {"size": MAX_KEPT_BYTES // 2})
-    large = await ask_again(client, "keep", {"size": MAX_KEPT_BYTES})
+    fits = await call_with_responses(client, "keep", {"size": MAX_KEPT_BYTES // 2})
+    large = await call_with_responses(client, "keep", {"size": MAX_KEPT_BYTES})
 
     assert input_requests_of(fits)
     assert large.json["result"]["isError"]

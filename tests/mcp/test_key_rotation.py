@@ -6,7 +6,13 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.secrets.keyring import KeyRing, create, rotate
-from tests.support.client_requests import ROUNDS, YES, ask_again, go_on, said
+from tests.support.client_requests import (
+    CONFIRMATION,
+    ROUNDS,
+    call_with_responses,
+    next_round,
+    result_text,
+)
 from tests.support.endpoint import EndpointClient
 
 listed = Pack("listed")
@@ -34,21 +40,27 @@ def replica(ring: Path) -> EndpointClient:
 async def test_m_13_a_round_trip_continues_after_a_rotation(ring: Path) -> None:
     """A replica that has not yet read the new ring accepts the new state, too."""
     before = replica(ring)
-    asked_before = await ask_again(before, "purge")
+    asked_before = await call_with_responses(before, "purge")
     rotate(ring, keep=1)
     after = replica(ring)
-    asked_after = await ask_again(after, "purge")
+    asked_after = await call_with_responses(after, "purge")
 
-    assert said(await go_on(after, "purge", asked_before, YES)) == "accept ok=True"
+    assert (
+        result_text(await next_round(after, "purge", asked_before, CONFIRMATION))
+        == "accept ok=True"
+    )
     before.keyring.reread()
-    assert said(await go_on(before, "purge", asked_after, YES)) == "accept ok=True"
+    assert (
+        result_text(await next_round(before, "purge", asked_after, CONFIRMATION))
+        == "accept ok=True"
+    )
 
 
 @pytest.mark.requirement("M-06", "C-09")
 async def test_m_06_a_state_or_cursor_of_a_removed_key_is_refused(ring: Path) -> None:
     """The error is that of a state without a seal."""
     before = replica(ring)
-    request = await ask_again(before, "purge")
+    request = await call_with_responses(before, "purge")
     cursor = (await before.ask("tools/list")).json["result"]["nextCursor"]
     rotate(ring, keep=1)
     rotated = replica(ring)
@@ -58,4 +70,4 @@ async def test_m_06_a_state_or_cursor_of_a_removed_key_is_refused(ring: Path) ->
 
     assert second.json["result"]["tools"]
     assert (await gone.ask("tools/list", {"cursor": cursor})).error == (400, -32602)
-    assert (await go_on(gone, "purge", request, YES)).error == (400, -32602)
+    assert (await next_round(gone, "purge", request, CONFIRMATION)).error == (400, -32602)

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from tests.support.endpoint import META, EndpointClient
-from tests.support.endpoint_clients import COMMENT, SUBSCRIPTION, listening
+from tests.support.endpoint_clients import COMMENT, SUBSCRIPTION, open_subscription
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ def client() -> EndpointClient:
     return EndpointClient(pack.tools.values())
 
 
-async def changed(client: EndpointClient, tenant: str = "acme") -> None:
+async def announce_tools(client: EndpointClient, tenant: str = "acme") -> None:
     """Announce that the list of tools changed."""
     await client.pubsub.of(tenant).listed("tools")
 
@@ -39,7 +39,7 @@ async def changed(client: EndpointClient, tenant: str = "acme") -> None:
 @pytest.mark.requirement("SU-01", "T-09", "X-04")
 async def test_su_01_the_answer_is_an_event_stream(client: EndpointClient) -> None:
     """For any filter the answer is events with headers that prevent buffering by proxies."""
-    async with listening(client, {}) as stream:
+    async with open_subscription(client, {}) as stream:
         assert await stream.acknowledged() == {}
 
     assert stream.status == 200
@@ -77,7 +77,7 @@ async def test_su_01_an_invalid_filter_is_refused_before_any_event(
 async def test_a_stream_does_not_keep_the_parameters_of_its_request(client: EndpointClient) -> None:
     """Unread parameters may have megabytes, and a stream lasts for days."""
     long = "x" * 100_000
-    async with listening(client, TOOLS, name=long, uri=f"a:{long}") as stream:
+    async with open_subscription(client, TOOLS, name=long, uri=f"a:{long}") as stream:
         await stream.acknowledged()
         size = len(repr(stream.scope))
 
@@ -109,7 +109,7 @@ async def test_su_03_the_first_message_has_the_accepted_filter(
     client: EndpointClient, filters: dict[str, Any], honoured: dict[str, Any]
 ) -> None:
     """The acknowledgement leaves out what this server does not declare."""
-    async with listening(client, filters) as stream:
+    async with open_subscription(client, filters) as stream:
         assert await stream.acknowledged() == honoured
 
 
@@ -119,9 +119,9 @@ async def test_su_04_every_message_carries_the_id_of_the_request(
     client: EndpointClient, identity: Any
 ) -> None:
     """The subscription's id is the request's, as the same type of JSON."""
-    async with listening(client, TOOLS, identity=identity) as stream:
+    async with open_subscription(client, TOOLS, identity=identity) as stream:
         first = await stream.next()
-        await changed(client)
+        await announce_tools(client)
         second = await stream.next()
         client.streams.close()
         last = await stream.next()
@@ -134,14 +134,14 @@ async def test_su_04_every_message_carries_the_id_of_the_request(
 @pytest.mark.requirement("SU-05", "TL-16")
 async def test_su_05_only_changes_within_the_filter_are_sent(client: EndpointClient) -> None:
     """Other lists, resources and tasks change, and the stream has only the wanted change."""
-    async with listening(client, TOOLS) as stream:
+    async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
         pubsub = client.pubsub.of("acme")
         await pubsub.listed("prompts")
         await pubsub.listed("resources")
         await pubsub.updated("test://document")
         await pubsub.moved("task")
-        await changed(client)
+        await announce_tools(client)
 
         assert (await stream.next())["method"] == "notifications/tools/list_changed"
         client.streams.close()
@@ -154,7 +154,7 @@ async def test_su_06_calls_and_listen_streams_keep_their_messages_apart(
 ) -> None:
     """Progress stays on the call's stream, the change goes to the listen stream alone."""
     token = {"progressToken": "p", META + "logLevel": "debug"}
-    async with listening(client, TOOLS, meta=token) as stream:
+    async with open_subscription(client, TOOLS, meta=token) as stream:
         await stream.acknowledged()
         call = {"name": "change", "arguments": {}}
         response = await client.ask("tools/call", call, meta=token)
@@ -172,7 +172,7 @@ async def test_su_06_calls_and_listen_streams_keep_their_messages_apart(
 @pytest.mark.requirement("SU-07", "T-08")
 async def test_su_07_a_stop_ends_the_stream_with_its_result(client: EndpointClient) -> None:
     """The JSON-RPC response of the request closes the stream; new ones are refused from then on."""
-    async with listening(client, TOOLS, identity="s1") as stream:
+    async with open_subscription(client, TOOLS, identity="s1") as stream:
         await stream.acknowledged()
         client.streams.close()
 
@@ -190,13 +190,13 @@ async def test_su_07_a_stop_ends_the_stream_with_its_result(client: EndpointClie
 async def test_su_08_one_client_may_hold_several_streams(client: EndpointClient) -> None:
     """Each has its own filter and id; the same id twice gives two streams."""
     async with (
-        listening(client, TOOLS, identity=1) as first,
-        listening(client, {}, identity=2) as two,
-        listening(client, TOOLS, identity=1) as three,
+        open_subscription(client, TOOLS, identity=1) as first,
+        open_subscription(client, {}, identity=2) as two,
+        open_subscription(client, TOOLS, identity=1) as three,
     ):
         for stream in (first, two, three):
             await stream.acknowledged()
-        await changed(client)
+        await announce_tools(client)
         for stream in (first, three):
             assert (await stream.next())["params"]["_meta"][SUBSCRIPTION] == 1
         client.streams.close()
@@ -207,10 +207,10 @@ async def test_su_08_one_client_may_hold_several_streams(client: EndpointClient)
 @pytest.mark.requirement("SU-09", "T-11", "T-12")
 async def test_su_09_earlier_changes_are_not_replayed(client: EndpointClient) -> None:
     """A stream does not get a change that was made before it opened."""
-    async with listening(client, TOOLS) as stream:
+    async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
-    await changed(client)
-    async with listening(client, TOOLS, meta={"last-event-id": "1"}) as stream:
+    await announce_tools(client)
+    async with open_subscription(client, TOOLS, meta={"last-event-id": "1"}) as stream:
         await stream.acknowledged()
         client.streams.close()
 
@@ -220,7 +220,7 @@ async def test_su_09_earlier_changes_are_not_replayed(client: EndpointClient) ->
 @pytest.mark.requirement("T-10", "SU-10")
 async def test_t_10_an_idle_stream_sends_keepalive_comments(client: EndpointClient) -> None:
     """A comment now and then, which no reader takes for a message."""
-    async with listening(client, TOOLS) as stream:
+    async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
         for idle_stream in client.streams:
             idle_stream.beat()
@@ -237,7 +237,7 @@ async def test_su_11_watching_tasks_requires_the_declared_extension(client: Endp
 
     assert refused.error == (400, -32021)
     assert required == {"extensions": {META + "tasks": {}}}
-    async with listening(client, {"taskIds": ["no-such-task"]}, meta=EXTENSIONS) as stream:
+    async with open_subscription(client, {"taskIds": ["no-such-task"]}, meta=EXTENSIONS) as stream:
         assert await stream.acknowledged() in ({}, {"taskIds": []})
 
 
@@ -249,5 +249,5 @@ async def test_su_12_a_declared_list_change_can_be_subscribed_to(client: Endpoin
 
     assert discovered["capabilities"]["tools"] == {"listChanged": True}
     assert listed["ttlMs"] > 0
-    async with listening(client, TOOLS) as stream:
+    async with open_subscription(client, TOOLS) as stream:
         assert await stream.acknowledged() == TOOLS

@@ -12,7 +12,7 @@ import pytest
 from gatepost.http.open_streams import OpenStreams
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import EndpointClient, a_caller
-from tests.support.endpoint_clients import COMMENT, listening
+from tests.support.endpoint_clients import COMMENT, open_subscription
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ async def test_su_09_a_disconnect_removes_the_stream_and_its_subscription(
     client: EndpointClient,
 ) -> None:
     """Neither the process nor the shared store keeps anything of the stream."""
-    async with listening(client, TOOLS) as stream:
+    async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
         references = [weakref.ref(stream) for stream in client.streams]
         assert client.pubsub.tenants == ("acme",)
@@ -50,13 +50,15 @@ async def test_su_10_streams_are_counted_per_caller_and_per_process() -> None:
     bob = a_caller(subject="bob")
     async with AsyncExitStack() as stack:
         for caller in (client.caller, client.caller, bob):
-            stream = await stack.enter_async_context(listening(client, TOOLS, caller=caller))
+            stream = await stack.enter_async_context(
+                open_subscription(client, TOOLS, caller=caller)
+            )
             await stream.acknowledged()
             if caller is client.caller and len(client.streams) == 2:
                 assert_refused(await client.ask("subscriptions/listen", TOOLS_FILTER))
         client.caller = a_caller(subject="carol")
         assert_refused(await client.ask("subscriptions/listen", TOOLS_FILTER))
-    async with listening(client, TOOLS) as stream:
+    async with open_subscription(client, TOOLS) as stream:
         assert await stream.acknowledged() == TOOLS
 
 
@@ -69,7 +71,7 @@ def assert_refused(response: Any) -> None:
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_su_10_a_stream_ends_with_its_token(client: EndpointClient, is_told: bool) -> None:
     """After the expiry no change is sent; the stream then ends with its result."""
-    async with listening(client, TOOLS) as stream:
+    async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
         client.clock.now = client.caller.expires_at + 1.0
         if is_told:
@@ -87,8 +89,8 @@ async def test_su_10_a_stream_ends_when_its_caller_loses_access(client: Endpoint
     """Only the streams of the callers concerned end."""
     other = a_caller(tenant_id="globex")
     async with (
-        listening(client, TOOLS) as ours,
-        listening(client, TOOLS, caller=other) as theirs,
+        open_subscription(client, TOOLS) as ours,
+        open_subscription(client, TOOLS, caller=other) as theirs,
     ):
         await ours.acknowledged()
         await theirs.acknowledged()
@@ -102,7 +104,7 @@ async def test_su_10_a_stream_ends_when_its_caller_loses_access(client: Endpoint
 @pytest.mark.requirement("SU-10", "SU-05")
 async def test_su_10_many_changes_are_one_message_for_a_slow_client(client: EndpointClient) -> None:
     """A thousand unread changes of one list are sent as one message."""
-    async with listening(client, TOOLS) as stream:
+    async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
         stream.reading.clear()
         for _ in range(1000):
@@ -122,18 +124,18 @@ async def test_su_10_a_stop_does_not_wait_for_a_client_that_does_not_read(
     client: EndpointClient,
 ) -> None:
     """A stop lets go of it while its last message still waits to be taken."""
-    async with listening(client, TOOLS) as stream:
+    async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
         stream.reading.clear()
         await client.pubsub.of("acme").listed("tools")
-        await until(lambda: not stream.is_waiting)
+        await run_until(lambda: not stream.is_waiting)
         client.streams.close()
-        await until(lambda: len(client.streams) == 0)
+        await run_until(lambda: len(client.streams) == 0)
 
         assert client.pubsub.tenants == ()
 
 
-async def until(condition: Any) -> None:
+async def run_until(condition: Any) -> None:
     """Return when *condition* holds, which a few rounds of the loop must bring about."""
     for _ in range(100):
         if condition():
@@ -191,7 +193,7 @@ async def test_a_stream_that_fails_ends_alone(wakes: bool) -> None:
         streams.wake(stream)
     for _ in () if wakes else range(streams.steps):
         loop.call_soon(streams.look)
-    await until(lambda: all(stream.woken + stream.beats for stream in others))
+    await run_until(lambda: all(stream.woken + stream.beats for stream in others))
     for stream in (failing, *others):
         streams.leave(stream)
 
@@ -243,7 +245,7 @@ async def test_su_10_a_change_wakes_streams_in_turns() -> None:
 
 async def test_a_keepalive_comment_is_no_message(client: EndpointClient) -> None:
     """Messages after it are read as usual."""
-    async with listening(client, TOOLS) as stream:
+    async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
         for counting_stream in client.streams:
             counting_stream.beat()

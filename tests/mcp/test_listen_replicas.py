@@ -11,7 +11,7 @@ from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub, 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore, Subscription
 from tests.support.endpoint import EndpointClient, a_caller
-from tests.support.endpoint_clients import listening
+from tests.support.endpoint_clients import open_subscription
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,10 @@ async def test_su_10_a_change_reaches_the_streams_of_every_process() -> None:
         EndpointClient(shared_store=shared_store),
         EndpointClient(shared_store=shared_store),
     )
-    async with listening(first, TOOLS) as here, listening(two, TOOLS) as other_stream:
+    async with (
+        open_subscription(first, TOOLS) as here,
+        open_subscription(two, TOOLS) as other_stream,
+    ):
         await here.acknowledged()
         await other_stream.acknowledged()
         await two.pubsub.of("acme").listed("tools")
@@ -171,7 +174,10 @@ async def test_su_10_streams_of_two_tenants_stay_apart(
     """They have the same request id at the same process."""
     first, two = client_pair
     theirs = a_caller(tenant_id="globex")
-    async with listening(first, TOOLS) as ours, listening(first, TOOLS, caller=theirs) as other:
+    async with (
+        open_subscription(first, TOOLS) as ours,
+        open_subscription(first, TOOLS, caller=theirs) as other,
+    ):
         await ours.acknowledged()
         await other.acknowledged()
         await two.pubsub.of("globex").listed("tools")

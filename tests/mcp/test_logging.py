@@ -10,7 +10,7 @@ from gatepost.mcp.client import MAX_LOG_BYTES, StreamClient
 from gatepost.storage.rate_limits import LocalLimits
 from gatepost.tools.client import LEVELS
 from tests.mcp import fixture_tools
-from tests.support.client_requests import ask_again
+from tests.support.client_requests import call_with_responses
 from tests.support.endpoint import META, EndpointClient, Response
 
 pack = Pack("talkative")
@@ -81,7 +81,9 @@ def client() -> EndpointClient:
 async def call(
     client: EndpointClient, tool: str, level: Any = "debug", **arguments: Any
 ) -> Response:
-    return await ask_again(client, tool, arguments, meta={LOG: level, "progressToken": "p"})
+    return await call_with_responses(
+        client, tool, arguments, meta={LOG: level, "progressToken": "p"}
+    )
 
 
 def notifications_in(response: Response, method: str = "notifications/message") -> list[Any]:
@@ -116,11 +118,11 @@ async def test_lg_03_a_client_without_a_log_level_gets_no_log_messages(
     client: EndpointClient,
 ) -> None:
     """Such a client gets plain JSON."""
-    silent = await ask_again(client, "speak")
+    silent = await call_with_responses(client, "speak")
     deaf = await client.ask(
         "tools/call", {"name": "speak"}, meta={LOG: "debug"}, accept="application/json"
     )
-    fixture_tool = await ask_again(client, "test_logging_tool", capabilities={})
+    fixture_tool = await call_with_responses(client, "test_logging_tool", capabilities={})
 
     for response in (silent, deaf, fixture_tool):
         assert response.json["result"]["isError"] is False
@@ -177,7 +179,7 @@ async def test_a_logger_name_that_is_no_text_is_an_error(client: EndpointClient)
 
 async def test_an_unknown_log_level_is_the_authors_error(client: EndpointClient) -> None:
     """The tool fails even where no client listens, so that its author sees the error early."""
-    assert (await ask_again(client, "mislabel")).json["result"]["isError"] is True
+    assert (await call_with_responses(client, "mislabel")).json["result"]["isError"] is True
 
 
 @pytest.mark.requirement("PR-01", "PR-02", "PR-03")

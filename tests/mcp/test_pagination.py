@@ -23,7 +23,7 @@ PER_METHOD = pytest.mark.parametrize("method", LIST_MEMBERS)
 
 
 @cache
-def many(count: int = 7, scopes: frozenset[str] = frozenset()) -> list[Offer]:
+def many_offers(count: int = 7, scopes: frozenset[str] = frozenset()) -> list[Offer]:
     """Return so many offers of each kind."""
     pack = Pack("many")
     for number in range(count):
@@ -50,7 +50,7 @@ def many(count: int = 7, scopes: frozenset[str] = frozenset()) -> list[Offer]:
     return [*pack.offers]
 
 
-async def pages(client: EndpointClient, revision: str, method: str) -> list[dict[str, Any]]:
+async def all_pages(client: EndpointClient, revision: str, method: str) -> list[dict[str, Any]]:
     """Return all results of one list, in order."""
     entries: list[dict[str, Any]] = []
     more: dict[str, str] = {}
@@ -79,12 +79,12 @@ async def cursor_of(
 @each("revision", REVISIONS)
 async def test_c_11_c_03_pages_hold_every_entry_once(revision: str, method: str) -> None:
     """The entries have the order of one big page, and the last page has no cursor."""
-    small, large = EndpointClient(many(), page_size=3), EndpointClient(many())
-    results = await pages(small, revision, method)
+    small, large = EndpointClient(many_offers(), page_size=3), EndpointClient(many_offers())
+    results = await all_pages(small, revision, method)
     member, _ = LIST_MEMBERS[method]
 
     assert [len(result[member]) for result in results] == [3, 3, 1]
-    assert keys(results, method) == keys(await pages(large, revision, method), method)
+    assert keys(results, method) == keys(await all_pages(large, revision, method), method)
     assert len(set(keys(results, method))) == 7
     scopes = {result.get("cacheScope") for result in results}
     assert scopes == ({"private"} if revision == VERSION else {None})
@@ -94,14 +94,14 @@ async def test_c_11_c_03_pages_hold_every_entry_once(revision: str, method: str)
 @PER_METHOD
 async def test_c_09_a_list_that_fits_has_no_cursor(method: str) -> None:
     """A page is full before there is another."""
-    assert len(await pages(EndpointClient(many(3), page_size=3), VERSION, method)) == 1
-    assert len(await pages(EndpointClient(many(4), page_size=3), VERSION, method)) == 2
+    assert len(await all_pages(EndpointClient(many_offers(3), page_size=3), VERSION, method)) == 1
+    assert len(await all_pages(EndpointClient(many_offers(4), page_size=3), VERSION, method)) == 2
 
 
 @pytest.mark.requirement("C-09")
 async def test_c_09_a_cursor_is_stable_and_unreadable() -> None:
     """Used twice, a cursor gives the same page; a client cannot read its content."""
-    client = EndpointClient(many(), page_size=3)
+    client = EndpointClient(many_offers(), page_size=3)
     cursor = await cursor_of(client)
     first = await client.ask("tools/list", {"cursor": cursor})
     again = await client.ask("tools/list", {"cursor": cursor})
@@ -113,7 +113,7 @@ async def test_c_09_a_cursor_is_stable_and_unreadable() -> None:
     assert b"acme" not in carried
 
 
-def refused(response: Response) -> bool:
+def is_invalid_cursor(response: Response) -> bool:
     return response.error == (400, -32602) and (
         response.json["error"]["message"] == "Invalid cursor"
     )
@@ -125,21 +125,21 @@ def refused(response: Response) -> bool:
 @each("page_size", [3, 500])
 async def test_c_09_an_invalid_cursor_is_refused(method: str, cursor: str, page_size: int) -> None:
     """This holds for a single page as well, and for an empty cursor."""
-    client = EndpointClient(many(), page_size=page_size)
+    client = EndpointClient(many_offers(), page_size=page_size)
 
-    assert refused(await client.ask(method, {"cursor": cursor}))
+    assert is_invalid_cursor(await client.ask(method, {"cursor": cursor}))
 
 
 @pytest.mark.requirement("C-09")
 async def test_c_09_a_changed_cursor_is_refused() -> None:
     """A cursor with any character changed is refused."""
-    client = EndpointClient(many(), page_size=3)
+    client = EndpointClient(many_offers(), page_size=3)
     cursor = await cursor_of(client)
 
     for at in range(0, len(cursor), 7):
         other = "A" if cursor[at] != "A" else "B"
         changed = cursor[:at] + other + cursor[at + 1 :]
-        assert refused(await client.ask("tools/list", {"cursor": changed}))
+        assert is_invalid_cursor(await client.ask("tools/list", {"cursor": changed}))
 
 
 FOREIGN_CALLERS: list[dict[str, Any]] = [
@@ -160,37 +160,39 @@ async def test_c_10_a_cursor_of_another_caller_is_invalid(
     method: str, changes: dict[str, Any]
 ) -> None:
     """The error is the same as for an invented cursor."""
-    client = EndpointClient(many(), page_size=3)
+    client = EndpointClient(many_offers(), page_size=3)
     cursor = await cursor_of(client, method)
     client.caller = a_caller(**changes)
 
-    assert refused(await client.ask(method, {"cursor": cursor}))
+    assert is_invalid_cursor(await client.ask(method, {"cursor": cursor}))
 
 
 @pytest.mark.requirement("C-10")
 async def test_c_10_a_cursor_counts_only_for_its_own_list() -> None:
     """Another method or revision refuses it, and so does another purpose of the same keys."""
-    client = EndpointClient(many(), page_size=3)
+    client = EndpointClient(many_offers(), page_size=3)
     cursor = await cursor_of(client)
     session = await ask(client, "2025-11-25", "tools/list", cursor=cursor)
     forged = client.keyring.seal(PURPOSE, b"tool_2")
 
-    assert refused(await client.ask("prompts/list", {"cursor": cursor}))
+    assert is_invalid_cursor(await client.ask("prompts/list", {"cursor": cursor}))
     assert session.error == (200, -32602)
-    assert refused(await client.ask("tools/list", {"cursor": forged}))
+    assert is_invalid_cursor(await client.ask("tools/list", {"cursor": forged}))
 
 
 @pytest.mark.requirement("C-10")
 async def test_c_10_a_cursor_is_invalid_after_its_list_changed() -> None:
     """With other scopes or other offers the client has to begin again."""
-    client = EndpointClient([*many(), *many_more()], obtainable=frozenset(), page_size=3)
+    client = EndpointClient(
+        [*many_offers(), *many_more_offers()], obtainable=frozenset(), page_size=3
+    )
     cursor = await cursor_of(client)
     client.caller = a_caller(scopes=frozenset({"more"}))
 
-    assert refused(await client.ask("tools/list", {"cursor": cursor}))
+    assert is_invalid_cursor(await client.ask("tools/list", {"cursor": cursor}))
 
 
-def many_more() -> list[Offer]:
+def many_more_offers() -> list[Offer]:
     pack = Pack("more")
 
     @pack.tool(scopes={"more"})
@@ -231,8 +233,8 @@ async def test_c_09_pages_continue_after_the_last_entry_when_the_list_changes(
 @pytest.mark.requirement("C-09")
 async def test_c_09_a_cursor_is_valid_at_every_replica() -> None:
     """The replicas share only the key ring."""
-    here = EndpointClient(many(), page_size=3)
-    other = EndpointClient(many(), page_size=3, keyring=here.keyring)
+    here = EndpointClient(many_offers(), page_size=3)
+    other = EndpointClient(many_offers(), page_size=3, keyring=here.keyring)
     response = await other.ask("tools/list", {"cursor": await cursor_of(here)})
 
     assert keys([response.json["result"]], "tools/list") == ["tool_3", "tool_4", "tool_5"]

@@ -113,7 +113,7 @@ def progress_of(response: Response) -> list[dict[str, Any]]:
     return [event["params"] for event in response.events if "method" in event]
 
 
-async def ask(
+async def call_with_progress(
     client: EndpointClient, tool: str, arguments: dict[str, Any], **headers: str
 ) -> Response:
     params = {"name": tool, "arguments": arguments}
@@ -125,7 +125,7 @@ async def test_pr_03_a_tool_that_reports_turns_the_answer_into_a_stream(
     client: EndpointClient,
 ) -> None:
     """Its reports come first, with the client's token; the result comes last and ends it."""
-    response = await ask(client, "count", {"values": [1, 2.5]})
+    response = await call_with_progress(client, "count", {"values": [1, 2.5]})
 
     assert response.headers["x-accel-buffering"] == "no"
     assert progress_of(response) == [
@@ -139,7 +139,7 @@ async def test_pr_03_a_tool_that_reports_turns_the_answer_into_a_stream(
 @pytest.mark.requirement("PR-01")
 async def test_pr_01_progress_only_ever_grows(client: EndpointClient) -> None:
     """A report that does not is dropped, and so is one that is no number."""
-    response = await ask(client, "count", {"values": [1, 1, 0.5, 2]})
+    response = await call_with_progress(client, "count", {"values": [1, 1, 0.5, 2]})
 
     assert [report["progress"] for report in progress_of(response)] == [1, 2]
 
@@ -149,7 +149,7 @@ async def test_pr_01_progress_beyond_the_range_of_a_double_is_left_out(
     client: EndpointClient,
 ) -> None:
     """An integer may be larger than any double, and JSON has no infinity."""
-    response = await ask(client, "count_too_far", {})
+    response = await call_with_progress(client, "count_too_far", {})
 
     assert [
         (notification["progress"], notification.get("total"))
@@ -164,7 +164,7 @@ async def test_pr_01_progress_beyond_the_range_of_a_double_is_left_out(
 
 async def test_a_number_of_any_type_is_sent_as_a_number(client: EndpointClient) -> None:
     """Clients check the type, and some refuse a text."""
-    response = await ask(client, "count_in_other_numbers", {})
+    response = await call_with_progress(client, "count_in_other_numbers", {})
     sent = [
         (notification["progress"], notification["total"]) for notification in progress_of(response)
     ]
@@ -179,14 +179,14 @@ async def test_pr_02_a_message_that_cannot_be_encoded_fails_in_the_tool(
     client: EndpointClient,
 ) -> None:
     """So does a message that is held back because of the rate."""
-    response = await ask(client, "say_half_a_character", {})
+    response = await call_with_progress(client, "say_half_a_character", {})
 
     assert response.events[-1]["result"]["content"][0]["text"] == "refused"
 
 
 async def test_a_progress_message_that_is_no_text_is_an_error(client: EndpointClient) -> None:
     """Only texts are searched for secrets."""
-    response = await ask(client, "say_a_list", {})
+    response = await call_with_progress(client, "say_a_list", {})
 
     assert response.json["result"]["isError"] is True
     assert "hidden" not in response.body.decode()
@@ -209,7 +209,9 @@ async def test_a_tool_without_reports_answers_json_despite_a_progress_token(
     client: EndpointClient,
 ) -> None:
     """The stream begins with the first report."""
-    assert (await ask(client, "count", {"values": []})).json["result"]["isError"] is False
+    assert (await call_with_progress(client, "count", {"values": []})).json["result"][
+        "isError"
+    ] is False
 
 
 @pytest.mark.requirement("PR-01")
@@ -340,8 +342,8 @@ async def test_a_tool_that_takes_too_long_is_stopped(client: EndpointClient) -> 
 @pytest.mark.requirement("T-07")
 async def test_a_scope_challenge_after_the_first_event_is_an_event(client: EndpointClient) -> None:
     """Before the first event it is a 403; afterwards the status has been sent."""
-    before = await ask(client, "step_up_late", {"report": False})
-    after = await ask(client, "step_up_late", {"report": True})
+    before = await call_with_progress(client, "step_up_late", {"report": False})
+    after = await call_with_progress(client, "step_up_late", {"report": True})
 
     assert before.status == 403
     assert 'scope="files:write"' in before.headers["www-authenticate"]

@@ -3,7 +3,7 @@
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.mcp.conftest import PNG, base64, declared, pack
+from tests.mcp.conftest import PNG, base64, declared_capabilities, pack
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask, result_of
 from tests.support.measuring import each
@@ -24,8 +24,8 @@ async def test_p_01_prompts_are_declared_when_there_are_some(revision: str) -> N
         EndpointClient([pack.prompts["broken"]]),
     )
 
-    assert "prompts" not in await declared(tools_alone, revision)
-    assert "prompts" in await declared(with_prompt, revision)
+    assert "prompts" not in await declared_capabilities(tools_alone, revision)
+    assert "prompts" in await declared_capabilities(with_prompt, revision)
     for method in ("prompts/list", "prompts/get"):
         response = await ask(tools_alone, revision, method, name="broken")
         assert response.error == (404 if revision == VERSION else 200, -32601)

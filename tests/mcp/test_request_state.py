@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import STATE_LASTS_S
 from tests.support.client_requests import (
+    CONFIRMATION,
     FILES,
-    INVALID,
+    INVALID_PARAMS,
     ROUNDS,
     RUNS,
-    YES,
     Ok,
-    accept,
-    ask_again,
-    go_on,
+    accepted_form,
+    call_with_responses,
     input_requests_of,
-    said,
+    next_round,
+    result_text,
 )
 from tests.support.endpoint import META, EndpointClient, Response, a_caller
 
@@ -36,9 +36,9 @@ def client() -> EndpointClient:
 async def test_m_05_m_13_any_replica_continues_a_round_trip(client: EndpointClient) -> None:
     """Two rounds share only what the client sends and the key ring of the replicas."""
     other = EndpointClient(ROUNDS.tools.values(), keyring=client.keyring)
-    first = await ask_again(client, "purge")
+    first = await call_with_responses(client, "purge")
 
-    assert said(await go_on(other, "purge", first, YES)) == "accept ok=True"
+    assert result_text(await next_round(other, "purge", first, CONFIRMATION)) == "accept ok=True"
 
 
 STATE_CHANGES = [
@@ -59,12 +59,14 @@ async def test_m_06_a_changed_state_is_refused(
     client: EndpointClient, what: str, change: Any
 ) -> None:
     """The tool does not run with a state that was changed in any way."""
-    state = (await ask_again(client, "purge")).json["result"]["requestState"]
+    state = (await call_with_responses(client, "purge")).json["result"]["requestState"]
     RUNS.clear()
 
-    response = await ask_again(client, "purge", inputResponses=YES, requestState=change(state))
+    response = await call_with_responses(
+        client, "purge", inputResponses=CONFIRMATION, requestState=change(state)
+    )
 
-    assert (response.error, RUNS) == (INVALID, [])
+    assert (response.error, RUNS) == (INVALID_PARAMS, [])
 
 
 OTHER_CALLERS = [
@@ -84,12 +86,14 @@ async def test_m_07_a_state_is_its_callers_own(
     client: EndpointClient, change: dict[str, Any]
 ) -> None:
     """The state of another caller looks exactly like a forged one."""
-    first = await ask_again(client, "purge")
-    forged = await ask_again(client, "purge", inputResponses=YES, requestState="forged")
+    first = await call_with_responses(client, "purge")
+    forged = await call_with_responses(
+        client, "purge", inputResponses=CONFIRMATION, requestState="forged"
+    )
     client.caller = a_caller(**change)
     RUNS.clear()
 
-    response = await go_on(client, "purge", first, YES)
+    response = await next_round(client, "purge", first, CONFIRMATION)
 
     assert (response.json["error"], RUNS) == (forged.json["error"], [])
 
@@ -108,14 +112,14 @@ async def test_m_07_a_state_is_for_one_call(
     client: EndpointClient, tool: str, arguments: dict[str, Any]
 ) -> None:
     """An answer to one call does not count for another."""
-    first = await ask_again(client, "purge", {"table": "t", "size": 1.5})
+    first = await call_with_responses(client, "purge", {"table": "t", "size": 1.5})
     RUNS.clear()
     if arguments.get("size") == 1.5 and tool == "purge" and arguments["table"] == "t":
         arguments = {"table": "t", "size": 2**70}
 
-    response = await go_on(client, tool, first, YES, arguments)
+    response = await next_round(client, tool, first, CONFIRMATION, arguments)
 
-    assert (response.error, RUNS) == (INVALID, [])
+    assert (response.error, RUNS) == (INVALID_PARAMS, [])
 
 
 @pytest.mark.requirement("M-07")
@@ -136,39 +140,41 @@ async def test_m_07_a_state_for_one_resource_is_for_no_other() -> None:
         return await client.ask("resources/read", params, meta=declared, mcp_name=uri)
 
     state = (await read("note://mine")).json["result"]["requestState"]
-    again = {"requestState": state, "inputResponses": YES}
+    again = {"requestState": state, "inputResponses": CONFIRMATION}
 
-    assert (await read("note://yours", **again)).error == INVALID
+    assert (await read("note://yours", **again)).error == INVALID_PARAMS
     assert (await read("note://mine", **again)).status == 200
 
 
 @pytest.mark.requirement("M-05")
 async def test_m_05_the_spelling_of_arguments_may_differ(client: EndpointClient) -> None:
     """A client that writes its members in another order asks the same."""
-    first = await ask_again(client, "purge", {"table": "t", "size": 2})
+    first = await call_with_responses(client, "purge", {"table": "t", "size": 2})
 
-    assert said(await go_on(client, "purge", first, YES, {"size": 2, "table": "t"}))
+    assert result_text(
+        await next_round(client, "purge", first, CONFIRMATION, {"size": 2, "table": "t"})
+    )
 
 
 @pytest.mark.requirement("M-07")
 async def test_m_07_a_state_expires(client: EndpointClient) -> None:
     """An old approval by the person counts no more."""
-    first = await ask_again(client, "purge")
+    first = await call_with_responses(client, "purge")
     client.clock.now += STATE_LASTS_S - 1
-    assert said(await go_on(client, "purge", first, YES))
+    assert result_text(await next_round(client, "purge", first, CONFIRMATION))
     client.clock.now += 1
 
-    assert (await go_on(client, "purge", first, YES)).error == INVALID
+    assert (await next_round(client, "purge", first, CONFIRMATION)).error == INVALID_PARAMS
 
 
 @pytest.mark.requirement("M-07", "E-13")
 async def test_m_07_an_answer_counts_only_for_its_own_input_request(client: EndpointClient) -> None:
     """If the question has changed since, the person is asked again."""
-    first = await ask_again(client, "purge")
+    first = await call_with_responses(client, "purge")
     FILES["count"] = 300
     RUNS.clear()
 
-    second = await go_on(client, "purge", first, YES)
+    second = await next_round(client, "purge", first, CONFIRMATION)
 
     assert input_requests_of(second)["confirm"]["params"]["message"] == "Delete 300 rows of t?"
     assert RUNS == ["started"]
@@ -177,9 +183,9 @@ async def test_m_07_an_answer_counts_only_for_its_own_input_request(client: Endp
 @pytest.mark.requirement("M-08")
 async def test_m_08_a_repeated_state_grants_no_more_than_before(client: EndpointClient) -> None:
     """The state holds answers and no permission: each run is a call like any other."""
-    first = await ask_again(client, "ask_twice")
-    answers = {"question-1": accept(ok=True)}
-    again = [await go_on(client, "ask_twice", first, answers) for _ in range(2)]
+    first = await call_with_responses(client, "ask_twice")
+    answers = {"question-1": accepted_form(ok=True)}
+    again = [await next_round(client, "ask_twice", first, answers) for _ in range(2)]
 
     assert [list(input_requests_of(response)) for response in again] == [["question-2"]] * 2
 
@@ -189,17 +195,19 @@ async def test_m_09_unanswered_client_requests_leave_no_task(client: EndpointCli
     """A thousand of them leave no asyncio task behind."""
     before = len(asyncio.all_tasks())
     for _ in range(1000):
-        await ask_again(client, "purge")
+        await call_with_responses(client, "purge")
 
     assert len(asyncio.all_tasks()) == before
 
 
 async def test_answers_too_large_for_another_round_are_refused(client: EndpointClient) -> None:
     """The state that the client carries has a maximum size."""
-    large = {**accept(ok=True), "padding": "x" * 200_000}
-    first = await ask_again(client, "ask_twice")
+    large = {**accepted_form(ok=True), "padding": "x" * 200_000}
+    first = await call_with_responses(client, "ask_twice")
 
-    assert (await go_on(client, "ask_twice", first, {"question-1": large})).error == INVALID
+    assert (
+        await next_round(client, "ask_twice", first, {"question-1": large})
+    ).error == INVALID_PARAMS
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -215,10 +223,10 @@ async def test_m_07_only_the_same_principal_can_use_a_state(
 ) -> None:
     """The state of any other caller is refused."""
     client.caller = a_caller()
-    first = await ask_again(client, "purge")
+    first = await call_with_responses(client, "purge")
     client.caller = a_caller(
         tenant_id=tenant, subject=subject, subject_kind=kind, issuer=issuer, client_id=client_id
     )
-    response = await go_on(client, "purge", first, YES)
+    response = await next_round(client, "purge", first, CONFIRMATION)
 
     assert ("result" in response.json) is (client.caller == a_caller())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.mcp.conftest import PNG, base64, declared, pack
+from tests.mcp.conftest import PNG, base64, declared_capabilities, pack
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask, result_of
 from tests.support.measuring import each
@@ -19,7 +19,7 @@ def client() -> EndpointClient:
     return EndpointClient(pack.offers, obtainable=frozenset())
 
 
-async def read(client: EndpointClient, revision: str, uri: str) -> list[dict[str, Any]]:
+async def contents_of(client: EndpointClient, revision: str, uri: str) -> list[dict[str, Any]]:
     contents: list[dict[str, Any]] = (await result_of(client, revision, "resources/read", uri=uri))[
         "contents"
     ]
@@ -32,8 +32,8 @@ async def test_r_01_resources_are_declared_when_there_are_some(revision: str) ->
     tools_alone = EndpointClient([pack.tools["stamp"]])
     with_template = EndpointClient([pack.templates["report://{quarter}"]])
 
-    assert "resources" not in await declared(tools_alone, revision)
-    assert "resources" in await declared(with_template, revision)
+    assert "resources" not in await declared_capabilities(tools_alone, revision)
+    assert "resources" in await declared_capabilities(with_template, revision)
     for method in ("resources/list", "resources/templates/list", "resources/read"):
         response = await ask(tools_alone, revision, method, uri="library://rules")
         assert response.error == (404 if revision == VERSION else 200, -32601)
@@ -89,7 +89,7 @@ async def test_r_02_entries_of_a_lister_are_listed_and_readable(
     assert reports[0]["mimeType"] == "text/csv"
     assert reports[0].get("title") == ("Q1" if revision >= "2025-06-18" else None)
     for report in reports:
-        assert (await read(client, revision, report["uri"]))[0]["uri"] == report["uri"]
+        assert (await contents_of(client, revision, report["uri"]))[0]["uri"] == report["uri"]
 
 
 @pytest.mark.requirement("R-03", "IC-01")
@@ -114,16 +114,16 @@ async def test_r_04_contents_are_text_or_base64(client: EndpointClient, revision
     """Each has its URI and type; bytes arrive unchanged."""
     rules, cover = "library://rules", "library://cover"
 
-    assert await read(client, revision, rules) == [
+    assert await contents_of(client, revision, rules) == [
         {"uri": rules, "mimeType": "text/markdown", "text": "# Rules"}
     ]
-    assert await read(client, revision, cover) == [
+    assert await contents_of(client, revision, cover) == [
         {"uri": cover, "mimeType": "image/png", "blob": base64(PNG)}
     ]
-    assert await read(client, revision, "library://index") == [
+    assert await contents_of(client, revision, "library://index") == [
         {"uri": "library://index", "mimeType": "application/json", "text": '{"books":3}'}
     ]
-    assert await read(client, revision, "library://several") == [
+    assert await contents_of(client, revision, "library://several") == [
         {"uri": "library://several", "mimeType": "text/plain", "text": "a"},
         {
             "uri": "library://several/b",
@@ -138,10 +138,10 @@ async def test_r_04_variables_arrive_decoded_and_checked(
     client: EndpointClient, revision: str
 ) -> None:
     """Percent-encoding is undone once; numbers are numbers; a path keeps its slashes."""
-    contents = await read(client, revision, "note://a/b%20c/%C3%BC%2525?word=x%2Fy&line=7")
+    contents = await contents_of(client, revision, "note://a/b%20c/%C3%BC%2525?word=x%2Fy&line=7")
 
     assert json.loads(contents[0]["text"]) == {"path": "a/b c/ü%25", "line": 7, "word": "x/y"}
-    assert (await read(client, revision, "report://q3"))[0]["text"].endswith("q3,acme\n")
+    assert (await contents_of(client, revision, "report://q3"))[0]["text"].endswith("q3,acme\n")
 
 
 UNKNOWN_URIS = [

@@ -11,19 +11,19 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import MAX_RESPONSES, MAX_ROUNDS
 from tests.mcp import fixture_tools
 from tests.support.client_requests import (
+    CONFIRMATION,
     FILES,
-    INVALID,
+    INVALID_PARAMS,
     ROOTS,
     ROUNDS,
     RUNS,
-    SAMPLED,
-    YES,
+    SAMPLING_RESULT,
     Ok,
-    accept,
-    ask_again,
-    go_on,
+    accepted_form,
+    call_with_responses,
     input_requests_of,
-    said,
+    next_round,
+    result_text,
 )
 from tests.support.endpoint import META, EndpointClient, Response
 
@@ -70,7 +70,7 @@ async def test_m_01_prompts_and_resources_ask_too(client: EndpointClient) -> Non
     second = await client.ask("resources/read", read, meta=declared, mcp_name="note://today")
     assert [*input_requests_of(first), *input_requests_of(second)] == ["user_context", "please"]
 
-    answers = {"user_context": accept(context="Latin"), "please": accept(ok=True)}
+    answers = {"user_context": accepted_form(context="Latin"), "please": accepted_form(ok=True)}
     prompt |= {"inputResponses": answers, "requestState": first.json["result"]["requestState"]}
     read |= {"inputResponses": answers, "requestState": second.json["result"]["requestState"]}
     got = (await client.ask("prompts/get", prompt, meta=declared)).json["result"]
@@ -86,7 +86,7 @@ async def test_m_02_an_input_request_is_the_result_and_the_next_call_answers_it(
     client: EndpointClient,
 ) -> None:
     """The tool ends at its question; called again with the answer, it continues."""
-    first = await ask_again(client, "purge")
+    first = await call_with_responses(client, "purge")
 
     assert input_requests_of(first) == {
         "confirm": {
@@ -104,7 +104,7 @@ async def test_m_02_an_input_request_is_the_result_and_the_next_call_answers_it(
     }
     assert isinstance(first.json["result"]["requestState"], str)
     assert RUNS == ["started"]
-    assert said(await go_on(client, "purge", first, YES)) == "accept ok=True"
+    assert result_text(await next_round(client, "purge", first, CONFIRMATION)) == "accept ok=True"
     assert RUNS == ["started", "started", "deleted"]
 
 
@@ -112,7 +112,7 @@ async def test_m_02_an_input_request_is_the_result_and_the_next_call_answers_it(
 async def test_m_03_only_three_kinds_of_client_requests_go_out(client: EndpointClient) -> None:
     """Client requests are listed by key, without the envelope of a request."""
     requests = input_requests_of(
-        await ask_again(client, "test_input_required_result_multiple_inputs")
+        await call_with_responses(client, "test_input_required_result_multiple_inputs")
     )
 
     assert {request["method"] for request in requests.values()} == {
@@ -126,7 +126,7 @@ async def test_m_03_only_three_kinds_of_client_requests_go_out(client: EndpointC
 @pytest.mark.requirement("M-12", "C-04")
 async def test_m_12_input_requests_carry_no_caching_hints(client: EndpointClient) -> None:
     """No cache may store them."""
-    result = (await ask_again(client, "purge")).json["result"]
+    result = (await call_with_responses(client, "purge")).json["result"]
 
     assert set(result) == {"resultType", "inputRequests", "requestState", "_meta"}
 
@@ -142,27 +142,27 @@ async def test_m_01_list_methods_ignore_answers_and_states(client: EndpointClien
 @pytest.mark.requirement("M-10")
 async def test_m_10_a_tool_may_ask_again_and_again(client: EndpointClient) -> None:
     """Earlier answers travel in the state, which differs each time; default keys are in order."""
-    first = await ask_again(client, "ask_twice")
-    second = await go_on(client, "ask_twice", first, {"question-1": accept(ok=True)})
-    third = await go_on(client, "ask_twice", second, {"question-2": accept(ok=False)})
+    first = await call_with_responses(client, "ask_twice")
+    second = await next_round(client, "ask_twice", first, {"question-1": accepted_form(ok=True)})
+    third = await next_round(client, "ask_twice", second, {"question-2": accepted_form(ok=False)})
 
     assert list(input_requests_of(first)) == ["question-1"]
     assert list(input_requests_of(second)) == ["question-2"]
     states = {response.json["result"]["requestState"] for response in (first, second)}
     assert len(states) == 2
-    assert said(third) == "ok=True ok=False"
+    assert result_text(third) == "ok=True ok=False"
 
 
 @pytest.mark.requirement("M-10")
 async def test_m_10_a_tool_may_ask_a_limited_number_of_times(client: EndpointClient) -> None:
     """A tool that asks without end is stopped."""
-    response = await ask_again(client, "ask_for_ever")
+    response = await call_with_responses(client, "ask_for_ever")
     for number in range(1, MAX_ROUNDS):
-        answers = {f"question-{number}": accept(ok=True)}
-        response = await go_on(client, "ask_for_ever", response, answers)
-    answers = {f"question-{MAX_ROUNDS}": accept(ok=True)}
+        answers = {f"question-{number}": accepted_form(ok=True)}
+        response = await next_round(client, "ask_for_ever", response, answers)
+    answers = {f"question-{MAX_ROUNDS}": accepted_form(ok=True)}
 
-    last = await go_on(client, "ask_for_ever", response, answers)
+    last = await next_round(client, "ask_for_ever", response, answers)
 
     assert last.error == (200, -32603)
 
@@ -170,14 +170,17 @@ async def test_m_10_a_tool_may_ask_a_limited_number_of_times(client: EndpointCli
 @pytest.mark.requirement("M-11")
 async def test_m_11_missing_and_unknown_answers_are_no_error(client: EndpointClient) -> None:
     """A missing answer is asked for again; an answer without a request is ignored."""
-    unknown = {"something": accept(x=1), "else": 5}
-    first = await ask_again(client, "purge", inputResponses=unknown)
-    second = await go_on(client, "purge", first, unknown)
-    alone = await ask_again(client, "purge", inputResponses={**unknown, **YES})
+    unknown = {"something": accepted_form(x=1), "else": 5}
+    first = await call_with_responses(client, "purge", inputResponses=unknown)
+    second = await next_round(client, "purge", first, unknown)
+    alone = await call_with_responses(client, "purge", inputResponses={**unknown, **CONFIRMATION})
 
     assert list(input_requests_of(first)) == list(input_requests_of(second)) == ["confirm"]
-    assert said(await go_on(client, "purge", second, {**unknown, **YES})) == "accept ok=True"
-    assert said(alone) == "accept ok=True"
+    assert (
+        result_text(await next_round(client, "purge", second, {**unknown, **CONFIRMATION}))
+        == "accept ok=True"
+    )
+    assert result_text(alone) == "accept ok=True"
 
 
 MALFORMED_ANSWERS = [
@@ -192,7 +195,7 @@ MALFORMED_ANSWERS = [
     None,
     7,
     {str(number): {} for number in range(MAX_RESPONSES + 1)},
-    {"confirm": accept(ok=True), "padding": "x" * 1_100_000},
+    {"confirm": accepted_form(ok=True), "padding": "x" * 1_100_000},
 ]
 
 
@@ -200,31 +203,31 @@ MALFORMED_ANSWERS = [
 @pytest.mark.parametrize("responses", MALFORMED_ANSWERS, ids=lambda value: str(value)[:40])
 async def test_m_11_malformed_answers_are_an_error(client: EndpointClient, responses: Any) -> None:
     """With or without a state, the tool does not get past its question."""
-    first = await ask_again(client, "purge")
-    alone = await ask_again(client, "purge", inputResponses=responses)
+    first = await call_with_responses(client, "purge")
+    alone = await call_with_responses(client, "purge", inputResponses=responses)
 
-    assert (await go_on(client, "purge", first, responses)).error == INVALID
-    assert alone.error == INVALID
+    assert (await next_round(client, "purge", first, responses)).error == INVALID_PARAMS
+    assert alone.error == INVALID_PARAMS
     assert "deleted" not in RUNS
 
 
 @pytest.mark.requirement("M-11", "E-13")
 async def test_m_11_an_answer_that_does_not_fit_is_asked_for_again(client: EndpointClient) -> None:
     """A person who typed the wrong thing gets another chance."""
-    first = await ask_again(client, "purge")
-    second = await go_on(client, "purge", first, {"confirm": accept(ok="perhaps")})
+    first = await call_with_responses(client, "purge")
+    second = await next_round(client, "purge", first, {"confirm": accepted_form(ok="perhaps")})
 
     assert list(input_requests_of(second)) == ["confirm"]
-    assert said(await go_on(client, "purge", second, YES)) == "accept ok=True"
+    assert result_text(await next_round(client, "purge", second, CONFIRMATION)) == "accept ok=True"
 
 
 async def test_input_requests_of_several_tasks_are_sent_at_once(client: EndpointClient) -> None:
     """A tool may ask from tasks of its own."""
-    first = await ask_again(client, "ask_in_tasks")
+    first = await call_with_responses(client, "ask_in_tasks")
 
     assert set(input_requests_of(first)) == {"one", "two"}
-    answers = {"one": accept(ok=True), "two": {"action": "decline"}}
-    assert said(await go_on(client, "ask_in_tasks", first, answers)) == "accept decline"
+    answers = {"one": accepted_form(ok=True), "two": {"action": "decline"}}
+    assert result_text(await next_round(client, "ask_in_tasks", first, answers)) == "accept decline"
 
 
 @pytest.mark.requirement("J-08", "M-02")
@@ -232,7 +235,9 @@ async def test_j_08_a_stream_ends_with_the_input_requests_and_sends_no_request(
     client: EndpointClient,
 ) -> None:
     """Progress may come first; the input requests are in the result."""
-    response = await ask_again(client, "test_streaming_elicitation", meta={"progressToken": 1})
+    response = await call_with_responses(
+        client, "test_streaming_elicitation", meta={"progressToken": 1}
+    )
 
     *before, last = response.events
     assert [event["method"] for event in before] == ["notifications/progress"]
@@ -243,16 +248,20 @@ async def test_j_08_a_stream_ends_with_the_input_requests_and_sends_no_request(
 async def test_several_kinds_of_client_requests_go_out_at_once(client: EndpointClient) -> None:
     """Their answers come back in one request."""
     tool = "test_input_required_result_multiple_inputs"
-    first = await ask_again(client, tool)
+    first = await call_with_responses(client, tool)
     methods = {key: request["method"] for key, request in input_requests_of(first).items()}
-    answers = {"user_name": accept(name="Ada"), "greeting": SAMPLED, "client_roots": ROOTS}
+    answers = {
+        "user_name": accepted_form(name="Ada"),
+        "greeting": SAMPLING_RESULT,
+        "client_roots": ROOTS,
+    }
 
     assert methods == {
         "user_name": "elicitation/create",
         "greeting": "sampling/createMessage",
         "client_roots": "roots/list",
     }
-    assert said(await go_on(client, tool, first, answers)) == "Paris (1 folders)"
+    assert result_text(await next_round(client, tool, first, answers)) == "Paris (1 folders)"
 
 
 JSON = st.recursive(
@@ -275,7 +284,9 @@ async def test_m_11_any_answers_and_state_end_in_an_input_request_or_an_error(
     """No input gets past the question."""
     RUNS.clear()
     more = {} if state is ... else {"requestState": state}
-    response: Response = await ask_again(client, "purge", inputResponses=responses, **more)
+    response: Response = await call_with_responses(
+        client, "purge", inputResponses=responses, **more
+    )
 
     if "error" in response.json:
         assert response.json["error"]["code"] == -32602

@@ -7,7 +7,14 @@ import pytest
 from gatepost import CallContext, Pack, Sampling
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import MissingCapability
-from tests.support.client_requests import ROOTS, SAMPLED, ask_again, go_on, input_requests_of, said
+from tests.support.client_requests import (
+    ROOTS,
+    SAMPLING_RESULT,
+    call_with_responses,
+    input_requests_of,
+    next_round,
+    result_text,
+)
 from tests.support.endpoint import EndpointClient
 from tests.support.measuring import each
 
@@ -53,7 +60,9 @@ async def test_sa_01_a_model_is_asked_where_it_was_offered(
 ) -> None:
     """It gets tools only if the client declared that it can use them."""
     for tools, lacks in ((False, plain), (True, with_tools)):
-        response = await ask_again(client, "think", {"tools": tools}, capabilities=declared)
+        response = await call_with_responses(
+            client, "think", {"tools": tools}, capabilities=declared
+        )
         if lacks is None:
             assert list(input_requests_of(response)) == ["k"]
         else:
@@ -63,7 +72,7 @@ async def test_sa_01_a_model_is_asked_where_it_was_offered(
 @pytest.mark.requirement("SA-02")
 async def test_sa_02_a_sampling_request_has_messages_and_max_tokens(client: EndpointClient) -> None:
     """The request has the form of the schema."""
-    request = input_requests_of(await ask_again(client, "think", {"tools": True}))["k"]
+    request = input_requests_of(await call_with_responses(client, "think", {"tools": True}))["k"]
 
     assert request == {
         "method": "sampling/createMessage",
@@ -136,14 +145,14 @@ def test_sa_03_no_other_servers_context_is_ever_asked_for() -> None:
 @pytest.mark.requirement("SA-05")
 async def test_sa_05_a_valid_sampling_result_reaches_the_tool(client: EndpointClient) -> None:
     """It has one block or several; unknown members do not matter."""
-    first = await ask_again(client, "think", {"tools": True})
-    several = {**SAMPLED, "content": [TEXT, TOOL_USE], "usage": 3}
+    first = await call_with_responses(client, "think", {"tools": True})
+    several = {**SAMPLING_RESULT, "content": [TEXT, TOOL_USE], "usage": 3}
 
-    answer = await go_on(client, "think", first, {"k": SAMPLED}, {"tools": True})
-    more = await go_on(client, "think", first, {"k": several}, {"tools": True})
+    answer = await next_round(client, "think", first, {"k": SAMPLING_RESULT}, {"tools": True})
+    more = await next_round(client, "think", first, {"k": several}, {"tools": True})
 
-    assert said(answer) == "Paris|m-1|endTurn|1"
-    assert said(more) == "Hello|m-1|endTurn|2"
+    assert result_text(answer) == "Paris|m-1|endTurn|1"
+    assert result_text(more) == "Hello|m-1|endTurn|2"
 
 
 @pytest.mark.requirement("SA-05")
@@ -169,7 +178,9 @@ async def test_sa_05_an_invalid_sampling_result_is_refused(
     client: EndpointClient, change: Any
 ) -> None:
     """The tool sees no wrong shape, no use of a tool that it did not offer, and no flood."""
-    response = await ask_again(client, "think", inputResponses={"k": {**SAMPLED, **change}})
+    response = await call_with_responses(
+        client, "think", inputResponses={"k": {**SAMPLING_RESULT, **change}}
+    )
 
     assert response.error == (400, -32602)
 
@@ -179,13 +190,13 @@ async def test_ro_01_roots_are_requested_if_declared_and_must_be_files(
     client: EndpointClient,
 ) -> None:
     """A root with another scheme is refused."""
-    first = await ask_again(client, "look")
+    first = await call_with_responses(client, "look")
     elsewhere = {"roots": [{"uri": "https://example.com/"}]}
 
     assert input_requests_of(first) == {"k": {"method": "roots/list", "params": {}}}
-    assert said(await go_on(client, "look", first, {"k": ROOTS})) == "file:///work=Work"
-    assert (await go_on(client, "look", first, {"k": elsewhere})).error == (400, -32602)
-    lacking = await ask_again(client, "look", capabilities={"sampling": {}})
+    assert result_text(await next_round(client, "look", first, {"k": ROOTS})) == "file:///work=Work"
+    assert (await next_round(client, "look", first, {"k": elsewhere})).error == (400, -32602)
+    lacking = await call_with_responses(client, "look", capabilities={"sampling": {}})
     assert lacking.error == (400, -32021)
 
 
@@ -206,10 +217,10 @@ async def test_ro_02_an_empty_list_of_roots_is_valid_and_a_malformed_one_is_not(
     client: EndpointClient, roots: Any, outcome: Any
 ) -> None:
     """A root may name a file that does not exist."""
-    response = await ask_again(client, "look", inputResponses={"k": {"roots": roots}})
+    response = await call_with_responses(client, "look", inputResponses={"k": {"roots": roots}})
 
     if isinstance(outcome, str):
-        assert said(response) == outcome
+        assert result_text(response) == outcome
     else:
         assert response.error == (400, outcome)
 

@@ -8,7 +8,7 @@ import pytest
 
 from gatepost import CallContext, Icon, Outcome, Pack
 from gatepost.tools.raw_schema import DEPTH, MAX_SUBSCHEMAS
-from tests.mcp.conftest import declared
+from tests.mcp.conftest import declared_capabilities
 from tests.mcp.conftest import pack as library
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask, result_of
@@ -38,8 +38,8 @@ async def test_tl_01_tools_are_declared_when_there_are_some(revision: str) -> No
     """Without tools their methods are unknown."""
     prompts_alone = EndpointClient([library.prompts["broken"]])
 
-    assert "tools" in await declared(EndpointClient(), revision)
-    assert "tools" not in await declared(prompts_alone, revision)
+    assert "tools" in await declared_capabilities(EndpointClient(), revision)
+    assert "tools" not in await declared_capabilities(prompts_alone, revision)
     for method in ("tools/list", "tools/call"):
         response = await ask(prompts_alone, revision, method, name="echo")
         assert response.error == (404 if revision == VERSION else 200, -32601)
@@ -139,7 +139,7 @@ async def test_js_01_the_dialect_is_2020_12_unless_draft_07_is_named() -> None:
     assert not await is_error(client_of({**newer, "$schema": DRAFT_7}), a=[1])
 
 
-def deep(levels: int) -> dict[str, Any]:
+def nested_schema(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(levels):
         schema = {"type": "object", "properties": {"x": schema}}
@@ -156,7 +156,7 @@ BAD_SCHEMAS: list[tuple[str, dict[str, Any], str]] = [
     ("JS-02", {**OBJECT, "$defs": {"a": {"$ref": "http://169.254.169.254/s"}}}, "outside of it"),
     ("JS-03", {**OBJECT, "properties": {"a": {"$ref": "file:///etc/passwd"}}}, "outside of it"),
     ("JS-03", {**OBJECT, "properties": {"a": {"$ref": "other.json"}}}, "other.json"),
-    ("JS-04", deep(DEPTH), "larger than the"),
+    ("JS-04", nested_schema(DEPTH), "larger than the"),
     ("JS-04", {**OBJECT, "anyOf": [{} for _ in range(MAX_SUBSCHEMAS)]}, "larger than the"),
     ("TL-04", {"type": "array"}, "type: object"),
     ("TL-04", {}, "type: object"),
@@ -197,7 +197,7 @@ async def test_js_04_pattern_matching_is_bounded() -> None:
     assert await is_error(client_of(schema), a="a" * 40 + "!")
 
 
-OUTPUTS: list[tuple[Any, bool]] = [
+STRUCTURED_OUTPUTS: list[tuple[Any, bool]] = [
     ({"rows": 2}, True),
     (msgspec.Raw(b'{"rows":2}'), True),
     ({"rows": "2"}, False),
@@ -209,7 +209,7 @@ ROWS = {"type": "object", "properties": {"rows": {"type": "integer"}}, "required
 
 
 @pytest.mark.requirement("TL-08", "JS-05")
-@pytest.mark.parametrize(("value", "fits"), OUTPUTS)
+@pytest.mark.parametrize(("value", "fits"), STRUCTURED_OUTPUTS)
 async def test_tl_08_js_05_a_structured_answer_must_match_the_output_schema(
     value: Any, fits: bool
 ) -> None:

@@ -24,7 +24,7 @@ def body(**more: object) -> bytes:
     return json.dumps({k: v for k, v in message.items() if v is not None}).encode()
 
 
-def deep(levels: int) -> bytes:
+def nested_body(levels: int) -> bytes:
     nested = "[" * levels + "]" * levels
     return body(params={**PARAMS, "arguments": {"x": 0}}).replace(
         b'"x": 0', f'"x": {nested}'.encode()
@@ -47,7 +47,7 @@ IN_ONE_PASS = {
     ).encode(),
     "members twice": body()[:-1] + b', "id": 2}',
     "blanks": b"  \r\n" + body() + b"\n",
-    "as deep as may be": deep(58),
+    "as deep as may be": nested_body(58),
     "JSON in a text": body(
         params={**PARAMS, "arguments": {"text": json.dumps([{"a": [[["b"]]]}] * 999), "x": [[]]}}
     ),
@@ -87,8 +87,8 @@ IN_PARTS = {
     "a number": b"1",
     "text that is no UTF-8": body().replace(b"hello", b"h\xe9llo"),
     "a half of a pair": body().replace(b"hello", b"h\xed\xa0\x80"),
-    "too deep": deep(70),
-    "far too deep": deep(100_000),
+    "too deep": nested_body(70),
+    "far too deep": nested_body(100_000),
 }
 
 

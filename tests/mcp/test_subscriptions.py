@@ -9,8 +9,14 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.subscriptions import MAX_NAMES
 from gatepost.storage.memory.records import MemoryRecords, MemorySessions
 from gatepost.storage.sessions import SessionRecord
-from tests.support.endpoint import DECLARED, EndpointClient, EndpointTaskClient, a_caller, message
-from tests.support.endpoint_clients import WITHIN_S, EndpointPair, OpenExchange, listening
+from tests.support.endpoint import (
+    DECLARED_META,
+    EndpointClient,
+    EndpointTaskClient,
+    a_caller,
+    message,
+)
+from tests.support.endpoint_clients import WITHIN_S, EndpointPair, OpenExchange, open_subscription
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +76,9 @@ async def watched(live: OpenExchange) -> Any:
     return (await live.event())[1]
 
 
-async def ask(replicas: EndpointPair, client: EndpointClient, method: str, **params: Any) -> Any:
+async def session_request(
+    replicas: EndpointPair, client: EndpointClient, method: str, **params: Any
+) -> Any:
     return await client.within(replicas.session, message(method, params))
 
 
@@ -100,7 +108,7 @@ async def test_p_08_each_list_change_goes_to_its_subscribers(
     client: EndpointClient, what: Any
 ) -> None:
     """A stream for one list gets no changes of other lists."""
-    async with listening(client, {f"{what}ListChanged": True}) as stream:
+    async with open_subscription(client, {f"{what}ListChanged": True}) as stream:
         assert await stream.acknowledged() == {f"{what}ListChanged": True}
         for each in ("tools", "prompts", "resources", what):
             await client.pubsub.of("acme").listed(each)
@@ -136,7 +144,7 @@ async def test_p_08_sessions_get_list_changes_too(version: str) -> None:
 async def test_r_09_documents_are_watched_with_a_listen_stream(client: EndpointClient) -> None:
     """An unreadable resource is left out exactly like a missing one."""
     uris = ["notes://mine", "notes://2026/report", "notes://secret", "notes://none", "", "x"]
-    async with listening(client, {"resourceSubscriptions": uris}) as stream:
+    async with open_subscription(client, {"resourceSubscriptions": uris}) as stream:
         honoured = await stream.acknowledged()
         assert honoured == {"resourceSubscriptions": ["notes://mine", "notes://2026/report"]}
         for uri in ("notes://secret", "notes://2025/report", "notes://none", "notes://2026/report"):
@@ -152,7 +160,7 @@ async def test_r_09_a_caller_that_may_read_a_resource_may_watch_it(client: Endpo
     """Watching takes the same decision as reading."""
     reader = a_caller(scopes=frozenset({"notes:secret"}))
     filters = {"resourceSubscriptions": ["notes://secret"]}
-    async with listening(client, filters, caller=reader) as stream:
+    async with open_subscription(client, filters, caller=reader) as stream:
         assert await stream.acknowledged() == filters
 
 
@@ -173,10 +181,10 @@ async def test_r_10_a_session_subscribes_and_is_notified(version: str) -> None:
     live = await replicas.get(replicas.one).opened()
 
     for uri in ("notes://mine", "notes://2026/report", "notes://mine"):
-        subscribed = await ask(replicas, replicas.two, "resources/subscribe", uri=uri)
+        subscribed = await session_request(replicas, replicas.two, "resources/subscribe", uri=uri)
         assert subscribed.json["result"] == {}
     call = {"name": "touch", "arguments": {"uri": "notes://mine"}}
-    await ask(replicas, replicas.two, "tools/call", **call)
+    await session_request(replicas, replicas.two, "tools/call", **call)
 
     assert await watched(live) == {
         "jsonrpc": "2.0",
@@ -215,7 +223,7 @@ async def test_r_10_a_change_right_after_the_subscription_is_announced() -> None
     replicas = await a_pair(records=records).open()
     live = await replicas.get(replicas.one).opened()
 
-    await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
+    await session_request(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
     await asyncio.wait_for(slow.asked.wait(), WITHIN_S)
     await replicas.two.pubsub.of("acme").updated("notes://never")
     await replicas.two.pubsub.of("acme").updated("notes://mine")
@@ -233,10 +241,10 @@ async def test_r_10_changes_of_an_unsubscribed_resource_are_not_announced(versio
     replicas = await a_pair(version=version).open()
     live = await replicas.get(replicas.one).opened()
     for uri in ("notes://mine", "notes://2026/report"):
-        await ask(replicas, replicas.two, "resources/subscribe", uri=uri)
+        await session_request(replicas, replicas.two, "resources/subscribe", uri=uri)
 
     for uri in ("notes://mine", "notes://never"):
-        answered = await ask(replicas, replicas.one, "resources/unsubscribe", uri=uri)
+        answered = await session_request(replicas, replicas.one, "resources/unsubscribe", uri=uri)
         assert answered.json["result"] == {}
     await replicas.two.pubsub.of("acme").updated("notes://mine")
     await replicas.two.pubsub.of("acme").updated("notes://2026/report")
@@ -272,7 +280,9 @@ async def test_r_10_a_resource_with_missing_scopes_is_challenged() -> None:
     """The answer is 403 with all missing scopes, if they are obtainable, as for reading."""
     replicas = await a_pair().open()
 
-    refused = await ask(replicas, replicas.one, "resources/subscribe", uri="notes://secret")
+    refused = await session_request(
+        replicas, replicas.one, "resources/subscribe", uri="notes://secret"
+    )
 
     assert refused.status == 403
     assert "notes:secret" in refused.headers["www-authenticate"]
@@ -284,12 +294,17 @@ async def test_r_10_a_session_watches_a_bounded_number_of_documents() -> None:
     replicas = await a_pair().open()
     for year in range(MAX_NAMES):
         uri = f"notes://{year}/report"
-        assert "result" in (await ask(replicas, replicas.one, "resources/subscribe", uri=uri)).json
+        assert (
+            "result"
+            in (await session_request(replicas, replicas.one, "resources/subscribe", uri=uri)).json
+        )
 
-    full = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
-    again = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://7/report")
-    await ask(replicas, replicas.one, "resources/unsubscribe", uri="notes://7/report")
-    after = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
+    full = await session_request(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
+    again = await session_request(
+        replicas, replicas.two, "resources/subscribe", uri="notes://7/report"
+    )
+    await session_request(replicas, replicas.one, "resources/unsubscribe", uri="notes://7/report")
+    after = await session_request(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
 
     assert full.json["error"]["code"] == -32000
     assert "result" in again.json
@@ -304,8 +319,8 @@ async def test_k_18_a_task_is_watched_by_its_owner_alone() -> None:
     filters = {"taskIds": [task, "t_unknown"]}
     bob = a_caller(subject="bob")
     async with (
-        listening(client, filters, meta=DECLARED) as ours,
-        listening(client, filters, meta=DECLARED, caller=bob) as theirs,
+        open_subscription(client, filters, meta=DECLARED_META) as ours,
+        open_subscription(client, filters, meta=DECLARED_META, caller=bob) as theirs,
     ):
         assert await ours.acknowledged() == {"taskIds": [task]}
         assert await theirs.acknowledged() == {"taskIds": []}

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from gatepost import CallContext
 from gatepost.tools.api import Offer
 from gatepost.tools.tenant_offers import Agent
-from tests.mcp.conftest import declared
+from tests.mcp.conftest import declared_capabilities
 from tests.support.endpoint import EndpointClient, a_caller
-from tests.support.endpoint_clients import REVISIONS, ask, listening, result_of
+from tests.support.endpoint_clients import REVISIONS, ask, open_subscription, result_of
 from tests.support.measuring import each
 from tests.support.tools import MemorySource, ToolUpstream
 
 GLOBEX = a_caller(tenant_id="globex")
 
 
-def with_everything(word: str) -> tuple[Offer, ...]:
+def offers_of_each_kind(word: str) -> tuple[Offer, ...]:
     """A tool, a prompt with suggestions, a resource, and a template with a list."""
     upstream = ToolUpstream(word=word)
     pack = upstream.pack
@@ -48,8 +48,8 @@ def with_everything(word: str) -> tuple[Offer, ...]:
 
 def two_tenants(**options: Any) -> tuple[EndpointClient, MemorySource]:
     source = MemorySource()
-    source.put("acme", *with_everything("ours"))
-    source.put("globex", *with_everything("theirs"))
+    source.put("acme", *offers_of_each_kind("ours"))
+    source.put("globex", *offers_of_each_kind("theirs"))
     return EndpointClient(source=source, **options), source
 
 
@@ -106,7 +106,7 @@ async def test_lists_have_the_offers_of_the_callers_tenant(method: str, revision
 async def test_every_kind_of_offer_is_declared_even_if_it_is_empty(revision: str) -> None:
     """A catalogue may bring it at any time; empty lists are answered."""
     client = EndpointClient(source=MemorySource())
-    capabilities = await declared(client, revision)
+    capabilities = await declared_capabilities(client, revision)
 
     assert {"tools", "resources", "prompts", "completions"} <= capabilities.keys()
     assert (await result_of(client, revision, "prompts/list"))["prompts"] == []
@@ -273,7 +273,7 @@ async def test_clients_may_listen_for_lists_that_are_still_empty() -> None:
     """The stream gets the changes of its own tenant."""
     client = EndpointClient(source=MemorySource())
     filters = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
-    async with listening(client, filters) as stream:
+    async with open_subscription(client, filters) as stream:
         assert await stream.acknowledged() == filters
         await client.pubsub.of("globex").listed("tools")
         await client.pubsub.of("acme").listed("prompts")

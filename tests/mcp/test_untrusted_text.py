@@ -68,7 +68,7 @@ async def result_of(client: EndpointClient, revision: str, method: str, **params
     return (await client.within(session, message(method, params))).json["result"]
 
 
-async def called(client: EndpointClient, revision: str, tool: str, **arguments: Any) -> Any:
+async def call_result(client: EndpointClient, revision: str, tool: str, **arguments: Any) -> Any:
     return await result_of(client, revision, "tools/call", name=tool, arguments=arguments)
 
 
@@ -86,9 +86,9 @@ async def test_a_text_answer_is_also_the_structured_value(
 ) -> None:
     """`content` is unchanged; revisions without structured values have only `content`."""
     text = 'say "hi",\n\u00fc \\ '
-    result = await called(client, revision, "say", text=text)
-    blocks = await called(client, revision, "two_blocks")
-    empty = await called(client, revision, "say", text="")
+    result = await call_result(client, revision, "say", text=text)
+    blocks = await call_result(client, revision, "two_blocks")
+    empty = await call_result(client, revision, "say", text="")
 
     assert result["content"] == [{"type": "text", "text": text}]
     values = [result.get("structuredContent") for result in (result, blocks, empty)]
@@ -101,8 +101,8 @@ async def test_a_bare_value_is_wrapped_as_its_schema_says(
     client: EndpointClient, revision: str
 ) -> None:
     """A value that does not match its schema fails the call."""
-    result = await called(client, revision, "names", value=["a"])
-    wrong = await called(client, revision, "names", value=[1])
+    result = await call_result(client, revision, "names", value=["a"])
+    wrong = await call_result(client, revision, "names", value=[1])
 
     expected = {"result": ["a"]} if revision in STRUCTURED_REVISIONS else None
     assert result.get("structuredContent") == expected
@@ -113,8 +113,8 @@ async def test_a_bare_value_is_wrapped_as_its_schema_says(
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_text_of_third_parties_is_labelled(client: EndpointClient, revision: str) -> None:
     """Answers, failures that quote it, and resources; every revision has `_meta` on results."""
-    result = await called(client, revision, "fetch", text="x")
-    failed = await called(client, revision, "fetch", text="gone")
+    result = await call_result(client, revision, "fetch", text="x")
+    failed = await call_result(client, revision, "fetch", text="gone")
     read = await result_of(client, revision, "resources/read", uri="pages://one")
 
     for labelled in (result, failed, read):
@@ -132,8 +132,8 @@ async def test_answers_and_errors_of_gatepost_itself_are_not_labelled(
     client: EndpointClient, revision: str
 ) -> None:
     """Such are answers of other tools, and errors before a labelled tool runs."""
-    ours = await called(client, revision, "say", text="x")
-    wrong = await called(client, revision, "fetch", text=7)
+    ours = await call_result(client, revision, "say", text="x")
+    wrong = await call_result(client, revision, "fetch", text=7)
 
     assert wrong["isError"] is True
     assert LABEL not in ours.get("_meta", {})
@@ -143,7 +143,7 @@ async def test_answers_and_errors_of_gatepost_itself_are_not_labelled(
 @pytest.mark.parametrize("source", ["", "mail", "fails", f"mail of {TOKEN}"])
 async def test_a_tool_may_label_one_answer(client: EndpointClient, source: str) -> None:
     """It uses its Outcome or its ToolFailure; a secret in the label is redacted, too."""
-    result = await called(client, REVISIONS[0], "either", source=source)
+    result = await call_result(client, REVISIONS[0], "either", source=source)
 
     label = result["_meta"].get(LABEL, {}).get("source", "")
     assert label.startswith("mail") is bool(source)
@@ -165,7 +165,7 @@ async def test_a_task_and_a_replay_have_the_same_form(client: EndpointTaskClient
 
 async def test_a_secret_is_redacted_in_content_and_structured_value(client: EndpointClient) -> None:
     """The value is written from the redacted text."""
-    result = await called(client, REVISIONS[0], "say", text=f"it is {TOKEN}.")
+    result = await call_result(client, REVISIONS[0], "say", text=f"it is {TOKEN}.")
 
     assert TOKEN not in json.dumps(result)
     assert result["structuredContent"] == {"result": result["content"][0]["text"]}
@@ -175,8 +175,8 @@ async def test_a_secret_is_redacted_in_content_and_structured_value(client: Endp
 async def test_a_long_text_is_cut_in_both_copies() -> None:
     """The text counts once, and the cut text still satisfies the schema."""
     client = EndpointClient(pack.offers, max_result_bytes=SMALL_RESULT_CHARS)
-    whole = await called(client, REVISIONS[0], "say", text="x" * (SMALL_RESULT_CHARS - 500))
-    cut = await called(client, REVISIONS[0], "say", text="x" * (2 * SMALL_RESULT_CHARS))
+    whole = await call_result(client, REVISIONS[0], "say", text="x" * (SMALL_RESULT_CHARS - 500))
+    cut = await call_result(client, REVISIONS[0], "say", text="x" * (2 * SMALL_RESULT_CHARS))
 
     assert whole["structuredContent"] == {"result": "x" * (SMALL_RESULT_CHARS - 500)}
     shown_text, note = (block["text"] for block in cut["content"])

@@ -118,7 +118,7 @@ def test_a_malformed_list_shows_no_traceback(
     hostile: HostileServer, tmp_path: Path, listed: Any
 ) -> None:
     hostile.is_signed_in, hostile.listed = True, listed
-    code, _, complaints = commands.ended("list", "--url", f"{hostile.url}/mcp", cwd=tmp_path)
+    code, _, complaints = commands.completed("list", "--url", f"{hostile.url}/mcp", cwd=tmp_path)
 
     assert code in {0, 1}
     assert "Traceback" not in complaints
@@ -130,7 +130,7 @@ def test_printed_json_escapes_terminal_control_characters(
     """The control characters above 128 and the reordering ones, which JSON need not escape."""
     tools = [{"name": "a\x9b2J\u202e\x7f\U000e0041"}]
     hostile.is_signed_in, hostile.listed = True, {"tools": tools}
-    code, out, _ = commands.ended("list", "--json", "--url", f"{hostile.url}/mcp", cwd=tmp_path)
+    code, out, _ = commands.completed("list", "--json", "--url", f"{hostile.url}/mcp", cwd=tmp_path)
 
     assert code == 0
     assert json.loads(out) == tools

@@ -36,7 +36,7 @@ def tokens() -> KeptTokens:
     )
 
 
-def kept_in(folder: Path) -> KeptSignIn:
+def sign_in_kept_in(folder: Path) -> KeptSignIn:
     return KeptSignIn(state_home({"XDG_STATE_HOME": str(folder)}), URL, "")
 
 
@@ -45,14 +45,14 @@ def sign_out(folder: Path) -> Result:
     return CliRunner().invoke(main, ["sign-out", "--url", URL], env=environment)
 
 
-async def first_of(sign_in: KeptSignIn, answer: Callable[[httpx2.Request], Any]) -> str:
+async def first_token(sign_in: KeptSignIn, answer: Callable[[httpx2.Request], Any]) -> str:
     """The access token that a command begins with; the issuer gives *answer*."""
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
         browser = BrowserSignIn(client, URL, show=pytest.fail)
         return await SignedInTokens(browser, sign_in, tell=pytest.fail).first()
 
 
-def issued(expires_in: str) -> bytes:
+def token_answer(expires_in: str) -> bytes:
     return b'{"access_token":"new","token_type":"Bearer","expires_in":%b}' % expires_in.encode()
 
 
@@ -60,7 +60,7 @@ async def test_a_sign_out_waits_for_a_refresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the refresh would keep its tokens after it. The lock's file stays."""
-    sign_in, loop = kept_in(tmp_path), asyncio.get_running_loop()
+    sign_in, loop = sign_in_kept_in(tmp_path), asyncio.get_running_loop()
     sign_in.write(tokens())
     locking, lock = asyncio.Queue[None](), fcntl.flock
     requested, answered = asyncio.Event(), asyncio.Event()
@@ -72,10 +72,10 @@ async def test_a_sign_out_waits_for_a_refresh(
     async def answer(request: httpx2.Request) -> httpx2.Response:
         requested.set()
         await answered.wait()
-        return httpx2.Response(200, content=issued("3600"))
+        return httpx2.Response(200, content=token_answer("3600"))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    refresh = asyncio.create_task(first_of(sign_in, answer))
+    refresh = asyncio.create_task(first_token(sign_in, answer))
     async with asyncio.timeout(60):
         await requested.wait()
         await locking.get()
@@ -93,7 +93,7 @@ async def test_a_sign_out_waits_for_a_refresh(
 
 def test_no_temporary_file_with_tokens_is_left(tmp_path: Path) -> None:
     """A write that fails removes them, and a sign-out those of a command that was killed."""
-    sign_in, folder = kept_in(tmp_path), tmp_path / "gatepost/sign-ins"
+    sign_in, folder = sign_in_kept_in(tmp_path), tmp_path / "gatepost/sign-ins"
     sign_in.write(tokens())
     (file,) = folder.iterdir()
     file.rename(file.with_suffix(".12345"))
@@ -126,13 +126,13 @@ async def test_a_lifetime_out_of_range_is_ignored(
     tmp_path: Path, expires_in: str, seconds: int | None
 ) -> None:
     """The new token is used, whatever number the issuer sends."""
-    sign_in, began = kept_in(tmp_path), time.time()
+    sign_in, began = sign_in_kept_in(tmp_path), time.time()
     sign_in.write(tokens())
 
     async def answer(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, content=issued(expires_in))
+        return httpx2.Response(200, content=token_answer(expires_in))
 
-    assert await first_of(sign_in, answer) == "new"
+    assert await first_token(sign_in, answer) == "new"
     kept_tokens = sign_in.read()
     assert kept_tokens is not None
     if seconds is None:
@@ -144,7 +144,7 @@ async def test_a_lifetime_out_of_range_is_ignored(
 
 def test_folders_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The umask does not matter; a folder that another user owns or can change is not used."""
-    sign_in, folder = kept_in(tmp_path / "state"), tmp_path / "state/gatepost/sign-ins"
+    sign_in, folder = sign_in_kept_in(tmp_path / "state"), tmp_path / "state/gatepost/sign-ins"
     before = os.umask(0)
     try:
         sign_in.write(tokens())
@@ -173,7 +173,7 @@ def test_folders_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_sign_in_that_others_can_read_is_not_used(tmp_path: Path) -> None:
     """Neither is one of another server, of another version, or behind a link."""
-    sign_in = kept_in(tmp_path)
+    sign_in = sign_in_kept_in(tmp_path)
     written = replace(tokens(), access_token="secret")
     sign_in.write(written)
     assert sign_in.read() == written

@@ -24,7 +24,7 @@ ADDRESS_POLICY = ToolAddressPolicy(
 )
 
 
-async def look_up(host: str, port: int) -> Sequence[str]:
+async def resolve(host: str, port: int) -> Sequence[str]:
     if host.endswith(".corp.example"):
         return ("10.0.0.9",)
     if host not in NAMES:
@@ -48,7 +48,7 @@ async def test_public_and_allowed_hosts_are_resolved(
     scheme: str, host: str, port: int, first: str
 ) -> None:
     """The best one first."""
-    assert (await checked_addresses(ADDRESS_POLICY, look_up, scheme, host, port))[0] == first
+    assert (await checked_addresses(ADDRESS_POLICY, resolve, scheme, host, port))[0] == first
 
 
 @each(
@@ -77,7 +77,7 @@ async def test_any_other_host_is_refused(scheme: str, host: str, port: int, kind
     """The spelling of a host, its port, or one of its addresses is a reason to refuse it."""
 
     async def system(name: str, at: int) -> Sequence[str]:
-        return ("127.0.0.1", "::1") if name == "localhost" else await look_up(name, at)
+        return ("127.0.0.1", "::1") if name == "localhost" else await resolve(name, at)
 
     with pytest.raises(ToolFailure) as refused:
         await checked_addresses(ADDRESS_POLICY, system, scheme, host, port)

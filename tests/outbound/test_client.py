@@ -13,7 +13,7 @@ from tests.support.internet import PUBLIC, Internet
 SITE = "https://www.web.test"
 
 
-async def refused(
+async def refusal(
     outbound_client: OutboundClient, method: str, url: str, **options: Any
 ) -> ToolFailure:
     """The failure of a request that must not be answered."""
@@ -24,7 +24,7 @@ async def refused(
 
 @pytest.mark.requirement("O13")
 async def test_a_request_is_sent_with_parameters_headers_and_json(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """Parameters, headers and JSON; who we are, and the call's correlation id."""
     reply = await outbound_client.of("acme", "episode-1").send(
@@ -35,7 +35,7 @@ async def test_a_request_is_sent_with_parameters_headers_and_json(
         json={"ü": 1},
     )
 
-    seen = world.site.seen[0]
+    seen = internet.site.seen[0]
     assert (reply.status, reply.truncated) == (200, False)
     assert reply.url == f"{SITE}/things?a=1&b=2&b=%C3%BC&c=true"
     assert (seen.method, seen.scheme, seen.host) == ("POST", "https", "www.web.test")
@@ -48,7 +48,7 @@ async def test_a_request_is_sent_with_parameters_headers_and_json(
 
 
 async def test_bodies_of_every_kind_are_sent(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """Forms, multipart forms with files, and bytes with a custom type."""
     http = outbound_client.of("acme")
@@ -59,7 +59,7 @@ async def test_bodies_of_every_kind_are_sent(
     await http.send("PUT", f"{SITE}/", content=b"\0", headers={"content-type": "a/b"})
     await http.send("POST", f"{SITE}/")
 
-    form, multipart, put, empty = world.site.seen
+    form, multipart, put, empty = internet.site.seen
     assert (form.body, form.headers["content-type"]) == (
         b"a=1&a=2&b=x+y",
         "application/x-www-form-urlencoded",
@@ -73,61 +73,61 @@ async def test_bodies_of_every_kind_are_sent(
 
 
 async def test_a_proxy_gets_the_checked_address(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """Gatepost never sends the name, which the proxy might resolve to an internal address."""
     await outbound_client.of("acme").send("GET", f"{SITE}/")
     await outbound_client.of("acme").send("GET", "http://www.web.test/")
 
-    assert world.proxy.asked == [f"CONNECT {PUBLIC}:443", f"CONNECT {PUBLIC}:80"]
-    assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in world.proxy.head
-    assert [seen.scheme for seen in world.site.seen] == ["https", "http"]
+    assert internet.proxy.asked == [f"CONNECT {PUBLIC}:443", f"CONNECT {PUBLIC}:80"]
+    assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in internet.proxy.head
+    assert [seen.scheme for seen in internet.site.seen] == ["https", "http"]
 
 
 async def test_a_proxy_gets_an_ipv6_address_in_brackets(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """CONNECT requires brackets (RFC 9110 section 9.3.6)."""
-    world.names.known["www.web.test"] = [["2606:2800:21f:cb07:6820:80da:af6b:8b2c"]]
+    internet.names.known["www.web.test"] = [["2606:2800:21f:cb07:6820:80da:af6b:8b2c"]]
 
     await outbound_client.of("acme").send("GET", f"{SITE}/")
 
-    assert world.proxy.asked == ["CONNECT [2606:2800:21f:cb07:6820:80da:af6b:8b2c]:443"]
+    assert internet.proxy.asked == ["CONNECT [2606:2800:21f:cb07:6820:80da:af6b:8b2c]:443"]
 
 
 @pytest.mark.parametrize("name", ["", "x\0y", "ep isode", "ü", "x" * 300])
 async def test_an_invalid_correlation_id_is_not_sent(
-    outbound_client: OutboundClient, world: Internet, name: str
+    outbound_client: OutboundClient, internet: Internet, name: str
 ) -> None:
     """A caller cannot add another header by it."""
     await outbound_client.of("acme", name).send("GET", f"{SITE}/")
 
-    assert "x-octopus-correlation-id" not in world.site.seen[0].headers
+    assert "x-octopus-correlation-id" not in internet.site.seen[0].headers
 
 
 async def test_a_secret_in_the_url_needs_encryption(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """A tool says of parameters that they are confidential."""
     options: Any = {"params": {"key": "secret"}, "confidential": True}
 
     assert (
-        await refused(outbound_client, "GET", "http://www.web.test/", **options)
+        await refusal(outbound_client, "GET", "http://www.web.test/", **options)
     ).failure.kind == "denied"
     assert (await outbound_client.of("acme").send("GET", f"{SITE}/", **options)).status == 200
-    assert len(world.site.seen) == 1
+    assert len(internet.site.seen) == 1
 
 
 async def test_an_allowed_host_is_reached_directly_and_by_http(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """A tool may send it anything, since the operator has named the host and its port."""
     reply = await outbound_client.of("acme").send(
-        "POST", f"http://localhost:{world.plain}/", headers={"Authorization": "x"}, json={}
+        "POST", f"http://localhost:{internet.plain}/", headers={"Authorization": "x"}, json={}
     )
 
     assert reply.status == 200
-    assert world.proxy.asked == []
+    assert internet.proxy.asked == []
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ async def test_an_allowed_host_is_reached_directly_and_by_http(
     ],
 )
 async def test_writes_and_headers_over_plain_http_are_refused(
-    outbound_client: OutboundClient, world: Internet, method: str, options: Any
+    outbound_client: OutboundClient, internet: Internet, method: str, options: Any
 ) -> None:
     """A tool may only read from a public host over HTTP, with headers that hold no secret."""
-    failure = await refused(outbound_client, method, "http://www.web.test/", **options)
+    failure = await refusal(outbound_client, method, "http://www.web.test/", **options)
 
     assert failure.failure.kind == "denied"
     assert "use https" in failure.failure.message
-    assert world.site.seen == []
+    assert internet.site.seen == []
 
 
 @pytest.mark.parametrize(
@@ -174,14 +174,14 @@ async def test_writes_and_headers_over_plain_http_are_refused(
     ids=lambda value: str(value)[:30].encode("unicode_escape").decode(),
 )
 async def test_a_tool_cannot_set_headers_that_frame_the_message(
-    outbound_client: OutboundClient, world: Internet, headers: dict[str, str], says: str
+    outbound_client: OutboundClient, internet: Internet, headers: dict[str, str], says: str
 ) -> None:
     """A tool cannot smuggle a second request, another host, or credentials for the proxy."""
-    failure = await refused(outbound_client, "GET", f"{SITE}/", headers=headers)
+    failure = await refusal(outbound_client, "GET", f"{SITE}/", headers=headers)
 
     assert failure.failure.kind == "validation"
     assert says in failure.failure.message
-    assert world.site.seen == []
+    assert internet.site.seen == []
 
 
 @pytest.mark.parametrize(
@@ -202,20 +202,20 @@ async def test_a_tool_cannot_set_headers_that_frame_the_message(
     ids=[str(n) for n in range(11)],
 )
 async def test_an_unencodable_request_is_refused(
-    outbound_client: OutboundClient, world: Internet, options: Any, says: str
+    outbound_client: OutboundClient, internet: Internet, options: Any, says: str
 ) -> None:
     """Gatepost refuses it before it connects."""
-    failure = await refused(outbound_client, "POST", f"{SITE}/", **options)
+    failure = await refusal(outbound_client, "POST", f"{SITE}/", **options)
 
     assert failure.failure.kind == "validation"
     assert re.search(says, failure.failure.message), failure.failure.message
-    assert world.site.seen == []
+    assert internet.site.seen == []
 
 
 @pytest.mark.parametrize("method", ["CONNECT", "TRACE", "GET /\r\nX: ", "", "G T"])
 async def test_an_invalid_or_dangerous_method_is_refused(
-    outbound_client: OutboundClient, world: Internet, method: str
+    outbound_client: OutboundClient, internet: Internet, method: str
 ) -> None:
     """Gatepost does not send a method that opens a tunnel or echoes headers, either."""
-    assert (await refused(outbound_client, method, SITE)).failure.kind == "validation"
-    assert world.site.seen == []
+    assert (await refusal(outbound_client, method, SITE)).failure.kind == "validation"
+    assert internet.site.seen == []

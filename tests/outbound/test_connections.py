@@ -13,14 +13,14 @@ from gatepost.outbound.http_client import OutboundClient
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.support.internet import Internet, says
+from tests.support.internet import Internet, page_answer
 
 SITE = "https://www.web.test/"
 Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
 
 @asynccontextmanager
-async def raw(serve: Served) -> AsyncIterator[int]:
+async def raw_server(serve: Served) -> AsyncIterator[int]:
     """A server that does what it likes; yields its port."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
@@ -30,7 +30,7 @@ async def raw(serve: Served) -> AsyncIterator[int]:
         await server.wait_closed()
 
 
-def saying(answer: bytes) -> Served:
+def server_sending(answer: bytes) -> Served:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -41,46 +41,46 @@ def saying(answer: bytes) -> Served:
 
 
 @asynccontextmanager
-async def reaching(world: Internet, **network: Any) -> AsyncIterator[OutboundClient]:
+async def client_of(internet: Internet, **network: Any) -> AsyncIterator[OutboundClient]:
     settings = Network(**network)
     outbound_client = OutboundClient(
-        settings, tls=Fetcher(development=False, network=settings).tls, resolver=world.names
+        settings, tls=Fetcher(development=False, network=settings).tls, resolver=internet.names
     )
     yield outbound_client
     await outbound_client.aclose()
 
 
 async def test_tenants_share_no_connection(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """A proxy or server could take one tenant's authentication for the other's."""
     for tenant in ("acme", "globex", "acme", "globex"):
         await outbound_client.of(tenant).send("GET", SITE)
 
-    first, second, third, fourth = [seen.connection for seen in world.site.seen]
+    first, second, third, fourth = [seen.connection for seen in internet.site.seen]
     assert (first, second) == (third, fourth)
     assert first != second
 
 
 async def test_a_bounded_number_of_tenants_keep_idle_connections(
-    outbound_client: OutboundClient, world: Internet, monkeypatch: pytest.MonkeyPatch
+    outbound_client: OutboundClient, internet: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The latest requests keep them; no request loses one that is in use."""
     monkeypatch.setattr(connections, "IDLE_POOLS", 2)
     for tenant in ("a", "b", "c", "b", "c", "a"):
         await outbound_client.of(tenant).send("GET", "http://www.web.test/")
 
-    a, b, c, b_again, c_again, a_again = [seen.connection for seen in world.site.seen]
+    a, b, c, b_again, c_again, a_again = [seen.connection for seen in internet.site.seen]
     assert (b, c) == (b_again, c_again)
     assert a != a_again
 
 
 async def test_other_settings_count_from_the_next_request(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """A kept connection to a host that is no longer allowed serves no request."""
     http = outbound_client.of("acme")
-    inside = f"http://localhost:{world.plain}/"
+    inside = f"http://localhost:{internet.plain}/"
     await http.send("GET", inside)
 
     outbound_client.apply(Network())
@@ -115,14 +115,14 @@ FAILURES = [
     ("method", "answer", "kind", "says"), FAILURES, ids=[str(n) for n in range(len(FAILURES))]
 )
 async def test_an_invalid_response_is_a_failure(
-    world: Internet, method: str, answer: bytes, kind: str | None, says: str
+    internet: Internet, method: str, answer: bytes, kind: str | None, says: str
 ) -> None:
     """The failure says whether the request may have had an effect."""
     async with (
-        raw(saying(answer)) as port,
-        reaching(world, allow_hosts=(f"a.web.test:{port}",)) as c,
+        raw_server(server_sending(answer)) as port,
+        client_of(internet, allow_hosts=(f"a.web.test:{port}",)) as c,
     ):
-        world.names.known["a.web.test"] = [["127.0.0.1"]]
+        internet.names.known["a.web.test"] = [["127.0.0.1"]]
         with pytest.raises(ToolFailure, match=says) as failure:
             await c.of("acme").send(method, f"http://a.web.test:{port}/")
 
@@ -130,7 +130,7 @@ async def test_an_invalid_response_is_a_failure(
     assert "127.0.0.1" not in str(failure.value)
 
 
-async def test_a_silent_server_times_out(world: Internet) -> None:
+async def test_a_silent_server_times_out(internet: Internet) -> None:
     """Each kind of wait has a deadline."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -138,8 +138,8 @@ async def test_a_silent_server_times_out(world: Internet) -> None:
         writer.close()
 
     async with (
-        raw(silent) as port,
-        reaching(world, allow_hosts=(f"localhost:{port}",)) as outbound_client,
+        raw_server(silent) as port,
+        client_of(internet, allow_hosts=(f"localhost:{port}",)) as outbound_client,
     ):
         for method in ("GET", "POST"):
             with pytest.raises(ToolFailure, match="did not answer in time") as failure:
@@ -149,26 +149,26 @@ async def test_a_silent_server_times_out(world: Internet) -> None:
             assert failure.value.failure.kind == "timeout"
 
 
-async def test_an_unreachable_host_is_a_failure(world: Internet) -> None:
+async def test_an_unreachable_host_is_a_failure(internet: Internet) -> None:
     """No such name, or no server listens."""
-    async with reaching(world, allow_hosts=("localhost:1",)) as outbound_client:
+    async with client_of(internet, allow_hosts=("localhost:1",)) as outbound_client:
         for method, url in (("GET", "https://nowhere.example/"), ("POST", "https://localhost:1/")):
             with pytest.raises(ToolFailure, match="cannot be reached") as failure:
                 await outbound_client.of("acme").send(method, url)
             assert failure.value.failure.kind == "upstream_unavailable"
 
 
-async def test_an_untrusted_certificate_is_refused(world: Internet) -> None:
+async def test_an_untrusted_certificate_is_refused(internet: Internet) -> None:
     """Gatepost also refuses a certificate of a trusted CA for another name."""
-    strict = reaching(world, proxy=world.proxy.url)
-    other = reaching(world, proxy=world.proxy.url, ca_bundle=str(world.company.bundle))
-    world.names.known["a.example"] = [["93.184.215.14"]]
+    strict = client_of(internet, proxy=internet.proxy.url)
+    other = client_of(internet, proxy=internet.proxy.url, ca_bundle=str(internet.company.bundle))
+    internet.names.known["a.example"] = [["93.184.215.14"]]
     async with strict as untrusting, other as outbound_client:
         for client, url in ((untrusting, SITE), (outbound_client, "https://a.example/")):
             with pytest.raises(ToolFailure, match="no certificate") as failure:
                 await client.of("acme").send("POST", url)
             assert failure.value.failure.kind == "upstream_unavailable"
-    assert world.site.seen == []
+    assert internet.site.seen == []
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,12 @@ async def test_an_untrusted_certificate_is_refused(world: Internet) -> None:
     ],
     ids=["refuses", "speaks-first", "endless", "no-proxy", "hangs-up"],
 )
-async def test_a_refusing_proxy_is_a_failure(world: Internet, answer: bytes) -> None:
+async def test_a_refusing_proxy_is_a_failure(internet: Internet, answer: bytes) -> None:
     """The proxy's answer is not shown: it is the operator's."""
-    async with raw(saying(answer)) as port, reaching(world, proxy=f"http://127.0.0.1:{port}") as c:
+    async with (
+        raw_server(server_sending(answer)) as port,
+        client_of(internet, proxy=f"http://127.0.0.1:{port}") as c,
+    ):
         with pytest.raises(ToolFailure, match="cannot be reached") as failure:
             await c.of("acme").send("POST", SITE, json={})
 
@@ -192,12 +195,12 @@ async def test_a_refusing_proxy_is_a_failure(world: Internet, answer: bytes) -> 
     assert "127.0.0.1" not in str(failure.value)
 
 
-async def test_a_proxy_can_be_reached_over_https(world: Internet) -> None:
+async def test_a_proxy_can_be_reached_over_https(internet: Internet) -> None:
     """The proxy's certificate counts for its own name, and the tunnel is inside its TLS."""
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        target_reader, back = await asyncio.open_connection("127.0.0.1", world.plain)
+        target_reader, back = await asyncio.open_connection("127.0.0.1", internet.plain)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         back.write(await reader.readuntil(b"\r\n\r\n"))
         writer.write(await target_reader.readuntil(b"}"))
@@ -205,20 +208,20 @@ async def test_a_proxy_can_be_reached_over_https(world: Internet) -> None:
         back.close()
         writer.close()
 
-    certificate, key = world.company.certify("localhost")
+    certificate, key = internet.company.certify("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server = await asyncio.start_server(tunnel, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    bundle = str(world.company.bundle)
-    world.site.pages["/"] = says("{}")
+    bundle = str(internet.company.bundle)
+    internet.site.pages["/"] = page_answer("{}")
 
-    async with reaching(
-        world, proxy=f"https://localhost:{port}", ca_bundle=bundle
+    async with client_of(
+        internet, proxy=f"https://localhost:{port}", ca_bundle=bundle
     ) as outbound_client:
         reply = await outbound_client.of("acme").send("GET", "http://www.web.test/")
         assert (reply.status, reply.body) == (200, b"{}")
-    async with reaching(world, proxy=f"https://localhost:{port}") as untrusting:
+    async with client_of(internet, proxy=f"https://localhost:{port}") as untrusting:
         with pytest.raises(ToolFailure, match="the way out of this network"):
             await untrusting.of("acme").send("GET", "http://www.web.test/")
     server.close()

@@ -15,12 +15,12 @@ from gatepost_authz.fetch import Fetcher
 from tests.support.internet import Internet
 
 ANSWER_S = 20
-HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+RESPONSE_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @asynccontextmanager
-async def says(
-    world: Internet, pieces: Sequence[bytes], times: int = 1
+async def client_receiving(
+    internet: Internet, pieces: Sequence[bytes], times: int = 1
 ) -> AsyncIterator[OutboundClient]:
     """A client of a server that sends these bytes, the last of them *times* times."""
 
@@ -40,7 +40,7 @@ async def says(
     port = server.sockets[0].getsockname()[1]
     network = Network(allow_hosts=(f"localhost:{port}",))
     outbound_client = OutboundClient(
-        network, tls=Fetcher(development=True).tls, resolver=world.names
+        network, tls=Fetcher(development=True).tls, resolver=internet.names
     )
     outbound_client.url = f"http://localhost:{port}/"  # type: ignore[attr-defined]
     try:
@@ -67,23 +67,25 @@ INTERIM_ANSWERS = {
 
 
 @pytest.mark.parametrize("pieces", INTERIM_ANSWERS.values(), ids=INTERIM_ANSWERS)
-async def test_data_before_a_response_is_bounded(world: Internet, pieces: Sequence[bytes]) -> None:
+async def test_data_before_a_response_is_bounded(
+    internet: Internet, pieces: Sequence[bytes]
+) -> None:
     """The call ends soon, whatever the server sends, and says why."""
-    async with says(world, pieces, times=100_000) as outbound_client:
+    async with client_receiving(internet, pieces, times=100_000) as outbound_client:
         with pytest.raises(ToolFailure, match="not HTTP") as failure:
             await reply_of(outbound_client)
     assert failure.value.failure.kind == "upstream_unavailable"
 
 
-async def test_a_few_interim_responses_are_skipped(world: Internet) -> None:
+async def test_a_few_interim_responses_are_skipped(internet: Internet) -> None:
     """HTTP allows interim responses before the final one."""
     interim = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n" * 20
     whole = interim + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-    async with says(world, (whole,)) as outbound_client:
+    async with client_receiving(internet, (whole,)) as outbound_client:
         assert (await reply_of(outbound_client)).body == b"ok"
 
 
-async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -> None:
+async def test_a_body_of_tiny_chunks_leaves_others_their_turn(internet: Internet) -> None:
     """Other tasks run between the chunks."""
     chunks = 6_000
     turns = 0
@@ -94,7 +96,9 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -
             turns += 1
             await asyncio.sleep(0)
 
-    async with says(world, (HEAD, b"1\r\na\r\n" * chunks + b"0\r\n\r\n")) as outbound_client:
+    async with client_receiving(
+        internet, (RESPONSE_HEAD, b"1\r\na\r\n" * chunks + b"0\r\n\r\n")
+    ) as outbound_client:
         counting = asyncio.create_task(count())
         reply = await reply_of(outbound_client)
         counting.cancel()
@@ -103,10 +107,14 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -
     assert turns >= chunks // PARTS_AT_ONCE
 
 
-async def test_a_body_of_tiny_chunks_ends(world: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_of_tiny_chunks_ends(
+    internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Gatepost cuts a body with more chunks than a real server sends, and says so."""
     monkeypatch.setattr("gatepost.outbound.http_response.MAX_PARTS", 2_000)
-    async with says(world, (HEAD, b"1\r\na\r\n" * 1_000), times=100_000) as outbound_client:
+    async with client_receiving(
+        internet, (RESPONSE_HEAD, b"1\r\na\r\n" * 1_000), times=100_000
+    ) as outbound_client:
         reply = await reply_of(outbound_client)
     assert reply.truncated
     assert len(reply.body) <= 2_001

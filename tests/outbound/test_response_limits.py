@@ -57,23 +57,23 @@ COMPRESSED_BODIES = [
 
 @pytest.mark.parametrize(("coding", "body"), COMPRESSED_BODIES)
 async def test_a_compressed_body_is_decompressed(
-    outbound_client: OutboundClient, world: Internet, coding: str, body: bytes
+    outbound_client: OutboundClient, internet: Internet, coding: str, body: bytes
 ) -> None:
     """gzip and deflate work in each of their forms, without further packages."""
-    world.site.pages["/"] = answers(body, coding)
+    internet.site.pages["/"] = answers(body, coding)
 
     reply = await get(outbound_client)
 
     assert (reply.body, reply.truncated) == (TEXT, False)
-    assert world.site.seen[0].headers["accept-encoding"] == "gzip, deflate"
+    assert internet.site.seen[0].headers["accept-encoding"] == "gzip, deflate"
 
 
 @pytest.mark.parametrize(("coding", "body"), COMPRESSED_BODIES)
 async def test_a_body_is_cut_at_the_requested_size(
-    outbound_client: OutboundClient, world: Internet, coding: str, body: bytes
+    outbound_client: OutboundClient, internet: Internet, coding: str, body: bytes
 ) -> None:
     """The cut counts unpacked bytes exactly, and is reported; a body that fits stays whole."""
-    world.site.pages["/"] = answers(body, coding)
+    internet.site.pages["/"] = answers(body, coding)
 
     for most in (0, 1, len(TEXT) - 1):
         reply = await get(outbound_client, max_bytes=most)
@@ -82,11 +82,11 @@ async def test_a_body_is_cut_at_the_requested_size(
 
 
 async def test_a_decompression_bomb_is_never_in_memory(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """A thousandfold packing, also of a packing: the second one stays packed."""
     bomb = gzip.compress(b"\0" * 50 * MEGABYTE)
-    world.site.pages["/"] = answers(bomb, "gzip")
+    internet.site.pages["/"] = answers(bomb, "gzip")
 
     reply = await get(outbound_client, max_bytes=1000)
 
@@ -95,10 +95,10 @@ async def test_a_decompression_bomb_is_never_in_memory(
 
 
 async def test_many_empty_gzip_members_are_cut(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """Otherwise Gatepost would read them for ever."""
-    world.site.pages["/"] = answers(gzip.compress(b"") * 100_000, "gzip")
+    internet.site.pages["/"] = answers(gzip.compress(b"") * 100_000, "gzip")
 
     reply = await get(outbound_client, max_bytes=1000)
 
@@ -116,10 +116,10 @@ async def test_many_empty_gzip_members_are_cut(
     ],
 )
 async def test_a_body_that_cannot_be_decompressed_is_a_failure(
-    outbound_client: OutboundClient, world: Internet, coding: str, body: bytes, says: str
+    outbound_client: OutboundClient, internet: Internet, coding: str, body: bytes, says: str
 ) -> None:
     """The model would otherwise get garbage."""
-    world.site.pages["/"] = answers(body, coding)
+    internet.site.pages["/"] = answers(body, coding)
 
     with pytest.raises(ToolFailure, match=says) as failure:
         await get(outbound_client)
@@ -128,10 +128,10 @@ async def test_a_body_that_cannot_be_decompressed_is_a_failure(
 
 
 async def test_an_incomplete_compressed_body_is_marked_as_cut(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """The received part is shown and marked as cut."""
-    world.site.pages["/"] = answers(gzip.compress(TEXT)[:-30], "gzip")
+    internet.site.pages["/"] = answers(gzip.compress(TEXT)[:-30], "gzip")
 
     reply = await get(outbound_client)
 
@@ -140,7 +140,7 @@ async def test_an_incomplete_compressed_body_is_marked_as_cut(
 
 
 async def test_a_response_that_arrives_too_slowly_times_out(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """The time is for all of it, however often something arrives."""
 
@@ -151,7 +151,7 @@ async def test_a_response_that_arrives_too_slowly_times_out(
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.Event().wait(), 0.02)
 
-    world.site.pages["/"] = drips
+    internet.site.pages["/"] = drips
     with pytest.raises(ToolFailure, match="did not answer in time") as failure:
         await get(outbound_client, timeout_s=0.2)
 
@@ -159,7 +159,7 @@ async def test_a_response_that_arrives_too_slowly_times_out(
 
 
 async def test_headers_come_by_lower_case_names(
-    outbound_client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """Repeated headers are joined into one (RFC 9110 section 5.3)."""
 
@@ -168,7 +168,7 @@ async def test_headers_come_by_lower_case_names(
         await send({"type": "http.response.start", "status": 404, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    world.site.pages["/"] = page
+    internet.site.pages["/"] = page
     reply = await get(outbound_client)
 
     assert (reply.status, reply.headers["x-one"], reply.body) == (404, "1, 2", b"")

@@ -24,7 +24,7 @@ from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.server import Server, issuer_settings, running_server
 
-P = TypeVar("P", bound="PackServer")
+PackServerType = TypeVar("PackServerType", bound="PackServer")
 
 by_mcp = pytest.mark.parametrize("agent", ["mcp"], indirect=True)
 by_rest = pytest.mark.parametrize("agent", ["rest"], indirect=True)
@@ -91,9 +91,9 @@ def open_server(
     folder: Path,
     packs: list[str],
     /,
-    kind: type[P] = PackServer,  # type: ignore[assignment]
+    kind: type[PackServerType] = PackServer,  # type: ignore[assignment]
     **settings: Any,
-) -> Iterator[P]:
+) -> Iterator[PackServerType]:
     """Run a server with these packs; *settings* as in `running_server`. Use makes its tenants."""
     root = folder / "workspaces"
     usual: dict[str, Any] = {

@@ -24,7 +24,7 @@ CYRILLIC = "\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}"
 ICS = b"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\nEND:VCALENDAR\r\n"
 
 
-def described(server: str) -> dict[str, Any]:
+def api_description(server: str) -> dict[str, Any]:
     """An API with two operations, at this server."""
     return {
         "openapi": "3.1.0",
@@ -54,7 +54,7 @@ def secret_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretB
     folder = tmp_path_factory.mktemp("binding")
 
     def stealing(request: RecordedRequest) -> StubResponse:
-        return StubResponse(200, described("/") if "json" in request.path else [])
+        return StubResponse(200, api_description("/") if "json" in request.path else [])
 
     with HttpServer(stealing) as thief:
 
@@ -62,7 +62,7 @@ def secret_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretB
             if "moved" in request.path:
                 return StubResponse(302, b"", {"location": f"{thief.url}/list"})
             if request.path == "/astray.json":
-                return StubResponse(200, described(thief.url))
+                return StubResponse(200, api_description(thief.url))
             calendar = request.path.endswith(".ics")
             return (
                 StubResponse(200, ICS, {"content-type": "text/calendar"})
@@ -71,7 +71,7 @@ def secret_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretB
             )
 
         with HttpServer(answered) as home:
-            (folder / "own.json").write_text(json.dumps(described(home.url)))
+            (folder / "own.json").write_text(json.dumps(api_description(home.url)))
             signed = {"user": "secret:TOKEN", "password": "secret:TOKEN"}
             calendars = {name: {"url": f"{home.url}/{name}.ics"} | signed for name in PLAIN_MOVED}
             api = {"auth": "secret:TOKEN", "auth_scheme": "Bearer"}
@@ -105,7 +105,7 @@ def agent(secret_servers: SecretBindingServers, request: pytest.FixtureRequest) 
     return agent
 
 
-def filled(text: str, secret_servers: SecretBindingServers) -> str:
+def with_hosts(text: str, secret_servers: SecretBindingServers) -> str:
     """HOME and THIEF as host and port."""
     return text.replace("HOME", secret_servers.home.place).replace(
         "THIEF", secret_servers.thief.place
@@ -152,12 +152,12 @@ def test_a_gitlab_request_gets_only_a_secret_bound_to_its_host(
     name, base, says = attempt
     reply = agent.call(
         "gitlab_request",
-        endpoint=filled(base, secret_servers),
+        endpoint=with_hosts(base, secret_servers),
         token=f"secret:{name}",
         path="/list",
     )
 
-    judge(secret_servers, agent, reply.failure, reply.kind, says)
+    assert_bound(secret_servers, agent, reply.failure, reply.kind, says)
     assert [request.headers.get("private-token") for request in secret_servers.home.asked] == [
         TOKEN
     ] * (not says)
@@ -175,25 +175,25 @@ def test_a_loaded_api_gets_only_a_secret_bound_to_its_host(
 ) -> None:
     """An attacker may have written the description, and the caller may name another host."""
     name, base, says = attempt
-    document = described(
-        "http://unused.example" if how == "override" else filled(base, secret_servers)
+    document = api_description(
+        "http://unused.example" if how == "override" else with_hosts(base, secret_servers)
     )
     reply = agent.call(
         "openapi_load",
         name="api",
         spec_content=json.dumps(document),
         auth_header=f"Bearer secret:{name}",
-        **({"base_url_override": filled(base, secret_servers)} if how == "override" else {}),
+        **({"base_url_override": with_hosts(base, secret_servers)} if how == "override" else {}),
     )
     if reply.failure is None:
         reply = agent.call("openapi_call", name="api", path="/list", method="GET")
 
-    judge(secret_servers, agent, reply.failure, reply.kind, says)
+    assert_bound(secret_servers, agent, reply.failure, reply.kind, says)
     sent = [request.headers.get("authorization") for request in secret_servers.home.asked]
     assert sent == [f"Bearer {TOKEN}"] * (not says)
 
 
-def judge(
+def assert_bound(
     secret_servers: SecretBindingServers,
     agent: PackCaller,
     failure: str | None,
@@ -204,17 +204,17 @@ def judge(
     if says is None:
         assert failure is None
     else:
-        assert filled(says, secret_servers).replace("TENANT", agent.tenant) in str(failure)
+        assert with_hosts(says, secret_servers).replace("TENANT", agent.tenant) in str(failure)
         assert kind in (None, "denied", "validation", "not_found")
         assert TOKEN not in str(failure)
     assert secret_servers.thief.asked == []
 
 
-def loaded(
+def load_failure(
     secret_servers: SecretBindingServers, agent: PackCaller, secret: str, **more: Any
 ) -> str | None:
     """What is told of loading an API with a secret."""
-    arguments = {"spec_content": json.dumps(described(secret_servers.home.url))} | more
+    arguments = {"spec_content": json.dumps(api_description(secret_servers.home.url))} | more
     reply = agent.call("openapi_load", name="api", auth_header=f"secret:{secret}", **arguments)
     return reply.failure
 
@@ -223,7 +223,7 @@ def test_a_relative_server_url_means_the_host_of_the_description(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
     """Redirects of the description count."""
-    failure = loaded(
+    failure = load_failure(
         secret_servers,
         agent,
         "BOUND",
@@ -239,7 +239,7 @@ def test_binding_is_judged_at_each_call(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
     """A loaded API no longer gets a secret that was bound to other hosts since."""
-    assert loaded(secret_servers, agent, "BOUND") is None
+    assert load_failure(secret_servers, agent, "BOUND") is None
     secret_servers.server.put_secrets(agent.tenant, "gitlab.com", BOUND=TOKEN)
     reply = agent.call("openapi_call", name="api", path="/list", method="GET")
 
@@ -313,7 +313,7 @@ def test_a_redirect_takes_no_named_secret_along(
     agent.call(
         "gitlab_request", endpoint=secret_servers.home.url, token="secret:BOUND", path="/moved"
     )
-    assert loaded(secret_servers, agent, "BOUND") is None
+    assert load_failure(secret_servers, agent, "BOUND") is None
     agent.call("openapi_call", name="api", path="/moved", method="GET")
 
     assert len(secret_servers.home.asked) == len(secret_servers.thief.asked) == 2

@@ -8,9 +8,9 @@ import pytest
 
 from gatepost.workspace import Workspaces
 from gatepost_packs.demo import pack
-from tests.support.client import modern
+from tests.support.client import modern_request
 from tests.support.endpoint import JSON, EndpointClient, a_caller
-from tests.support.measuring import HOLD_S, collected, shortest_hold
+from tests.support.measuring import HOLD_S, server_garbage_collection, shortest_hold
 
 SEED_ROWS = [
     {"date": "2024-01-15", "amount": 1250.00, "vendor": "Acme Corp"},
@@ -176,7 +176,7 @@ def test_every_demo_tool_has_effect_hints() -> None:
         assert tool.annotations.open_world_hint is False
 
 
-async def read(client: EndpointClient, uri: str) -> dict[str, Any]:
+async def read_resource(client: EndpointClient, uri: str) -> dict[str, Any]:
     contents: list[dict[str, Any]] = (await client.ask("resources/read", {"uri": uri})).json[
         "result"
     ]["contents"]
@@ -208,9 +208,11 @@ async def test_the_workspace_is_listed_read_and_completed(
     assert files["Jänner 24.csv"]["uri"] == "workspace://J%C3%A4nner%2024.csv"
     assert files["logo.png"]["size"] == 5
     assert files["logo.png"]["annotations"]["lastModified"].endswith("Z")
-    assert (await read(client, "workspace://J%C3%A4nner%2024.csv"))["text"].startswith("date,")
-    assert (await read(client, "workspace://logo.png"))["mimeType"] == "image/png"
-    assert "blob" in await read(client, "workspace://logo.png")
+    assert (await read_resource(client, "workspace://J%C3%A4nner%2024.csv"))["text"].startswith(
+        "date,"
+    )
+    assert (await read_resource(client, "workspace://logo.png"))["mimeType"] == "image/png"
+    assert "blob" in await read_resource(client, "workspace://logo.png")
     assert completed.json["result"]["completion"]["values"] == ["Jänner 24.csv"]
 
 
@@ -286,12 +288,12 @@ async def test_many_rows_are_saved_while_others_are_served(client: EndpointClien
     """The file is built in a thread."""
     rows = [{"date": "=1", "amount": 1.5, "vendor": "=" + "x" * 300}] * 9_900
     arguments = {"filename": "many", "rows": rows, "overwrite": True}
-    fields, body = modern("tools/call", {"name": "save_csv", "arguments": arguments})
+    fields, body = modern_request("tools/call", {"name": "save_csv", "arguments": arguments})
 
     async def save() -> None:
         answer = await client.send(body, [JSON, *fields])
         assert answer.json["result"]["isError"] is False
 
-    with collected():
+    with server_garbage_collection():
         hold_s, limit = await shortest_hold(save, HOLD_S)
     assert hold_s < limit

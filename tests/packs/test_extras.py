@@ -10,11 +10,11 @@ from packaging.requirements import Requirement
 
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
-from tests.support.commands import ended
+from tests.support.commands import completed
 from tests.support.processes import python_environment
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+OPTIONAL_DEPENDENCIES: dict[str, list[str]] = PROJECT["optional-dependencies"]
 STORES = {"postgres", "redis"}
 CONTROL_EXTRAS = {"cel", "otel"}
 """What conditions of approvals, and an OpenTelemetry collector, ask for."""
@@ -32,12 +32,12 @@ MISSING_MODULE = "raise ModuleNotFoundError(f'No module named {__name__!r}', nam
 
 def test_every_extra_belongs_to_a_pack_or_a_store() -> None:
     """No extra is unused, and no used extra is missing."""
-    assert set(EXTRAS) == STORES | CONTROL_EXTRAS | set(PACK_EXTRAS.values())
+    assert set(OPTIONAL_DEPENDENCIES) == STORES | CONTROL_EXTRAS | set(PACK_EXTRAS.values())
 
 
 def modules_of(extra: str) -> list[str]:
     """What the libraries of an extra are imported as."""
-    names = {Requirement(line).name.lower() for line in EXTRAS[extra]}
+    names = {Requirement(line).name.lower() for line in OPTIONAL_DEPENDENCIES[extra]}
     return [
         module
         for module, owners in metadata.packages_distributions().items()
@@ -48,7 +48,7 @@ def modules_of(extra: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A configuration with every pack that needs an extra, where no extra is installed."""
-    ended("keyring", "new", cwd=tmp_path)
+    completed("keyring", "new", cwd=tmp_path)
     (tmp_path / "gatepost.toml").write_text(FILE.format(packs=["demo", *PACK_EXTRAS]))
     (tmp_path / "bare").mkdir()
     for extra in set(PACK_EXTRAS.values()):
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 def test_check_names_the_extra_of_a_missing_package(folder: Path) -> None:
     """There is one warning for each, with the command to install it."""
     paths = os.pathsep.join([str(folder / "bare"), python_environment(None)["PYTHONPATH"]])
-    done = ended("check", cwd=folder, env={"PYTHONPATH": paths})
+    done = completed("check", cwd=folder, env={"PYTHONPATH": paths})
 
     assert done.code == 0, done.err
     assert done.err.count("warning config.W004") == len(PACK_EXTRAS)

@@ -126,7 +126,7 @@ HARMLESS_PATHS = [
 """Names that mean something elsewhere, and here are names."""
 
 
-def leads_astray(tool: str, path: str) -> bool:
+def is_bad_path(tool: str, path: str) -> bool:
     """Whether a bad path is bad for that tool: the vault is a root of its own."""
     return not (tool.startswith("vault_") and path.startswith("/vault/"))
 
@@ -146,7 +146,7 @@ async def test_a_bad_path_is_refused_by_every_tool(tenant_files: TenantFiles, pa
     before = tenant_files.others()
 
     for tool in TOOLS:
-        if leads_astray(tool, path):
+        if is_bad_path(tool, path):
             failed, text = await tenant_files.call(tool, path)
             assert failed, (tool, text)
 
@@ -270,7 +270,7 @@ def test_a_bad_path_is_refused_by_rest_too(server: PackServer, path: str) -> Non
     """REST refuses the same paths as MCP and leaves the workspace empty."""
     agent = server.agent("rest", "hostile")
     for tool in TOOLS:
-        if leads_astray(tool, path):
+        if is_bad_path(tool, path):
             reply = agent.call(tool, **arguments(tool, path))
             assert reply.kind == "validation", (tool, reply)
 

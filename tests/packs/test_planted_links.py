@@ -10,7 +10,7 @@ import pytest
 from tests.packs.conftest import SECRET, TOOLS, TenantFiles
 
 
-def link(target: str) -> Callable[[Path, Path], None]:
+def link_to(target: str) -> Callable[[Path, Path], None]:
     def make(spot: Path, folder: Path) -> None:
         up = "" if spot.parent.name == "acme" else "../"
         relative = target.startswith("..")
@@ -40,7 +40,7 @@ def loop(spot: Path, folder: Path) -> None:
 
 
 def chain(spot: Path, folder: Path) -> None:
-    link("../globex")(spot.parent / "hop", folder)
+    link_to("../globex")(spot.parent / "hop", folder)
     spot.symlink_to("hop")
 
 
@@ -51,20 +51,20 @@ def odd_bytes(spot: Path, folder: Path) -> None:
 
 
 PLANTED_LINKS: dict[str, Callable[[Path, Path], None]] = {
-    "link to a file": link("{folder}/outside/secret.txt"),
-    "link to a folder": link("{folder}/outside"),
-    "relative link to a file": link("../globex/secret.txt"),
-    "relative link to a folder": link("../globex"),
-    "link to the root of all": link(".."),
-    "link to /": link("/"),
+    "link to a file": link_to("{folder}/outside/secret.txt"),
+    "link to a folder": link_to("{folder}/outside"),
+    "relative link to a file": link_to("../globex/secret.txt"),
+    "relative link to a folder": link_to("../globex"),
+    "link to the root of all": link_to(".."),
+    "link to /": link_to("/"),
     "link to itself": loop,
     "link to a link": chain,
-    "dangling link": link("{folder}/outside/new.txt"),
-    "link to what is kept": link("../.gatepost/globex/memory"),
-    "link to /proc/self/root": link("/proc/self/root"),
-    "link to /proc/self/cwd": link("/proc/self/cwd"),
-    "link to /dev/zero": link("/dev/zero"),
-    "link to /dev/stdin": link("/dev/stdin"),
+    "dangling link": link_to("{folder}/outside/new.txt"),
+    "link to what is kept": link_to("../.gatepost/globex/memory"),
+    "link to /proc/self/root": link_to("/proc/self/root"),
+    "link to /proc/self/cwd": link_to("/proc/self/cwd"),
+    "link to /dev/zero": link_to("/dev/zero"),
+    "link to /dev/stdin": link_to("/dev/stdin"),
     "hard link": hard,
     "pipe": pipe,
     "socket": listener,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.support.client import ToolResult
-from tests.support.internet import PUBLIC, Internet, leads, says
+from tests.support.internet import PUBLIC, Internet, page_answer, redirect_answer
 from tests.support.measuring import each
 
 LITERALS = """
@@ -173,7 +173,7 @@ class UrlTool(NamedTuple):
     """Whether it follows redirects."""
 
 
-def described(server: str, **more: Any) -> Call:
+def description_call(server: str, **more: Any) -> Call:
     """Load a description of an API that says where its server is."""
     document = {
         "openapi": "3.1.0",
@@ -197,7 +197,7 @@ URL_TOOLS = [
     UrlTool(
         "openapi_load base_url_override",
         "openapi",
-        lambda url: [described("https://www.web.test", base_url_override=url), CALL],
+        lambda url: [description_call("https://www.web.test", base_url_override=url), CALL],
         follows=False,
     ),
     UrlTool(
@@ -206,7 +206,7 @@ URL_TOOLS = [
         lambda url: [("gitlab_openapi_spec", {"spec_url": url, "refresh": True})],
         follows=True,
     ),
-    UrlTool("openapi servers", "openapi", lambda url: [described(url), CALL], follows=False),
+    UrlTool("openapi servers", "openapi", lambda url: [description_call(url), CALL], follows=False),
     UrlTool(
         "gitlab_request endpoint",
         "gitlab",
@@ -225,7 +225,7 @@ The first tool is given every URL, each other one a third of them, and with --sl
 
 They have one client, which judges what it is about to connect to.
 """
-REBINDS = 3
+RESOLUTIONS_PER_NAME = 3
 """How often a test resolves a name whose address changes."""
 
 
@@ -258,21 +258,23 @@ class Inside:
 
 
 @pytest.fixture(scope="module")
-def inside() -> Iterator[Inside]:
+def internal_server() -> Iterator[Inside]:
     listening = Inside()
     yield listening
     listening.close()
 
 
 @pytest.fixture(scope="module")
-def server(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
+def server(
+    shared_internet: Internet, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PackServer]:
     """A server with every pack whose tools take URLs, in development mode, without robots."""
     with open_server(
         tmp_path_factory.mktemp("office"),
         sorted({taker.pack for taker in URL_TOOLS}),
-        network=internet.network(),
+        network=shared_internet.network(),
         packs={"web": {"robots": False, "timeout_s": 5}, "gitlab": {"literals": True}},
-        prepare=internet.resolves_for,
+        prepare=shared_internet.resolves_for,
     ) as server:
         yield server
 
@@ -283,21 +285,21 @@ def agent(server: PackServer) -> PackCaller:
 
 
 @pytest.fixture
-def world(world: Internet, inside: Inside) -> Iterator[Internet]:
+def internet(internet: Internet, internal_server: Inside) -> Iterator[Internet]:
     """No request got inside: not past the proxy, and not through it."""
-    world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
-    yield world
-    assert inside.connections() == 0
-    assert {target.split()[1].rpartition(":")[0] for target in world.proxy.asked} <= {PUBLIC}
+    internet.names.known |= {name: list(answers) for name, answers in NAMES.items()}
+    yield internet
+    assert internal_server.connections() == 0
+    assert {target.split()[1].rpartition(":")[0] for target in internet.proxy.asked} <= {PUBLIC}
 
 
-def shared(urls: Sequence[str], taker: UrlTool, share: int) -> Sequence[str]:
+def share_of(urls: Sequence[str], taker: UrlTool, share: int) -> Sequence[str]:
     """Those that the tool is given."""
     number = URL_TOOLS.index(taker)
     return urls[number % share :: share] if number else urls
 
 
-def ask(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
+def last_result(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
     """What came of the last call; one before it may have refused already."""
     reply = ToolResult()
     for tool, arguments in taker.calls(url):
@@ -311,57 +313,59 @@ def ask(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
 @EACH_SHARE
 @each("some", REFUSED_BATCHES, ids=lambda urls: spelt(urls[0]))
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
-def test_a_url_cannot_reach_an_internal_address(
+def test_a_url_does_not_lead_to_an_internal_address(
     agent: PackCaller,
-    world: Internet,
-    inside: Inside,
+    internet: Internet,
+    internal_server: Inside,
     share: int,
     taker: UrlTool,
     some: Sequence[str],
 ) -> None:
     """Gatepost refuses it with a sentence and asks no server."""
-    for url in shared(some, taker, share):
-        reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
+    for url in share_of(some, taker, share):
+        reply = last_result(agent, taker, url.replace("{port}", str(internal_server.port)))
 
         assert reply.failure is not None, url
         assert reply.kind in {"denied", "validation", "upstream_unavailable"}, (url, reply)
-        assert (world.site.seen, inside.connections()) == ([], 0), url
+        assert (internet.site.seen, internal_server.connections()) == ([], 0), url
 
 
 @pytest.mark.requirement("P9", "X5", "X7")
 @EACH_SHARE
 @each("some", REFUSED_BATCHES, ids=lambda urls: spelt(urls[0]))
 @each("taker", [tool for tool in URL_TOOLS if tool.follows], ids=lambda tool: tool.what)
-def test_a_redirect_cannot_reach_an_internal_address(
+def test_a_redirect_does_not_lead_to_an_internal_address(
     agent: PackCaller,
-    world: Internet,
-    inside: Inside,
+    internet: Internet,
+    internal_server: Inside,
     share: int,
     taker: UrlTool,
     some: Sequence[str],
 ) -> None:
     """The redirect may point to any spelling of an internal address."""
-    for url in shared(some, taker, share):
-        target = url.replace("{port}", str(inside.port))
-        world.site.pages["/to"] = leads("".join(c for c in target if c not in "\r\n\0\t"))
+    for url in share_of(some, taker, share):
+        target = url.replace("{port}", str(internal_server.port))
+        internet.site.pages["/to"] = redirect_answer(
+            "".join(c for c in target if c not in "\r\n\0\t")
+        )
 
-        reply = ask(agent, taker, "http://www.web.test/to")
+        reply = last_result(agent, taker, "http://www.web.test/to")
 
         assert reply.kind != "internal", (url, reply)
-        assert inside.connections() == 0, url
+        assert internal_server.connections() == 0, url
 
 
 @pytest.mark.requirement("P9")
 @each("url", REBOUND_URLS, ids=spelt)
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
-def test_dns_rebinding_cannot_reach_an_internal_address(
-    agent: PackCaller, world: Internet, inside: Inside, taker: UrlTool, url: str
+def test_dns_rebinding_does_not_lead_to_an_internal_address(
+    agent: PackCaller, internet: Internet, internal_server: Inside, taker: UrlTool, url: str
 ) -> None:
     """Gatepost connects to the address that it checked, and checks the next one again."""
-    world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
-    world.site.pages["/"] = world.site.pages["/to"] = says("<p>x")
-    for _ in range(REBINDS):
-        reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
+    internet.names.known |= {name: list(answers) for name, answers in NAMES.items()}
+    internet.site.pages["/"] = internet.site.pages["/to"] = page_answer("<p>x")
+    for _ in range(RESOLUTIONS_PER_NAME):
+        reply = last_result(agent, taker, url.replace("{port}", str(internal_server.port)))
         assert reply.kind != "internal", reply
 
 
@@ -369,12 +373,12 @@ def test_dns_rebinding_cannot_reach_an_internal_address(
 @each("status", [303, 308])
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_chain_of_redirects_ends(
-    agent: PackCaller, world: Internet, taker: UrlTool, status: int
+    agent: PackCaller, internet: Internet, taker: UrlTool, status: int
 ) -> None:
     """It may be a circle or endless."""
-    world.site.seen.clear()
-    world.site.pages["/"] = leads("/to", status)
-    world.site.pages["/to"] = leads("https://other.web.test/", status)
+    internet.site.seen.clear()
+    internet.site.pages["/"] = redirect_answer("/to", status)
+    internet.site.pages["/to"] = redirect_answer("https://other.web.test/", status)
 
-    assert ask(agent, taker, "https://www.web.test/").kind != "internal"
-    assert len(world.site.seen) <= 12
+    assert last_result(agent, taker, "https://www.web.test/").kind != "internal"
+    assert len(internet.site.seen) <= 12

@@ -57,7 +57,7 @@ WORKING_CALLS = [
 ]
 
 
-def put(agent: PackCaller, files: dict[str, bytes]) -> None:
+def write_files(agent: PackCaller, files: dict[str, bytes]) -> None:
     for path, data in files.items():
         (agent.folder / path).parent.mkdir(parents=True, exist_ok=True)
         (agent.folder / path).write_bytes(data)
@@ -73,7 +73,7 @@ def step_id(step: PackStep) -> Any:
 @pytest.mark.parametrize("step", [step_id(step) for step in WORKING_CALLS])
 def test_a_call_returns_the_documented_result(agent: PackCaller, step: PackStep) -> None:
     """The result is the same over both protocols."""
-    put(agent, step.files)
+    write_files(agent, step.files)
 
     reply = agent.call(step.tool, **step.arguments)
 
@@ -156,7 +156,7 @@ FAILING_CALLS = [
 @by_rest
 def test_a_failure_explains_the_problem_to_the_model(agent: PackCaller, step: PackStep) -> None:
     """It names the path as the tools show it, and no path of the machine."""
-    put(agent, step.files)
+    write_files(agent, step.files)
     kind, says = step.answer
 
     reply = agent.call(step.tool, **step.arguments)
@@ -171,7 +171,7 @@ def test_a_failure_explains_the_problem_to_the_model(agent: PackCaller, step: Pa
 @pytest.mark.parametrize("tool", ["fs_read_text", "workspace_read"])
 def test_a_long_file_is_cut_at_a_character_and_marked(agent: PackCaller, tool: str) -> None:
     """The cut text is valid and is marked as incomplete."""
-    put(agent, {"long.txt": "aüü".encode()})
+    write_files(agent, {"long.txt": "aüü".encode()})
 
     reply = agent.call(tool, path="long.txt", max_bytes=4)
 
@@ -181,7 +181,7 @@ def test_a_long_file_is_cut_at_a_character_and_marked(agent: PackCaller, tool: s
 @pytest.mark.requirement("P3")
 def test_a_folder_is_listed_with_all_that_it_holds(agent: PackCaller) -> None:
     """Names relative to the folder, paths that any tool takes, sizes, times; cut where asked."""
-    put(agent, NOTES)
+    write_files(agent, NOTES)
     (agent.folder / "src/link").symlink_to("/etc/passwd")
     os.utime(agent.folder / "src/a.py", (1_700_000_000, 1_700_000_000))
 

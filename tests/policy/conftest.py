@@ -171,7 +171,7 @@ class ApprovalServers(ReplicaProcesses):
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wake-up may be lost in every test; none has to wait a second for that."""
     monkeypatch.setattr(approval_service, "POLL_S", 0.02)
 
@@ -179,7 +179,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 TASKS = {"extensions": {META + "tasks": {}}}
 
 
-ASKED = {"rules": [{"tools": ["pay"], "by": ["role:approver"]}]}
+APPROVAL_SETTINGS = {"rules": [{"tools": ["pay"], "by": ["role:approver"]}]}
 
 
 LATER_S = 2
@@ -195,7 +195,7 @@ class RevocationReplicas(BalancedReplicas):
         self, idp: Idp, folder: Path, storage: Mapping[str, str], shared_store: Valkey
     ) -> None:
         # This preset's tokens may say that they are a program's without naming a client.
-        super().__init__(idp, folder, storage, preset="auth0", approvals=ASKED)
+        super().__init__(idp, folder, storage, preset="auth0", approvals=APPROVAL_SETTINGS)
         self.shared_store = shared_store
         self.issuer = idp.issuer("main")
 
@@ -306,12 +306,12 @@ class OpenRequests:
             self.replicas.let_go(name)
 
 
-def stopped(replicas: RevocationReplicas, open_requests: OpenRequests) -> bool:
+def are_stopped(replicas: RevocationReplicas, open_requests: OpenRequests) -> bool:
     """Tell whether the tools of its calls were stopped."""
     return all(replicas.marks(f"stopped {name}") == 1 for name in open_requests.names.values())
 
 
-async def ended(stream: ReplicaStream) -> None:
+async def wait_for_end(stream: ReplicaStream) -> None:
     """Wait until the stream ends, whatever it says before."""
     try:
         while True:

@@ -19,8 +19,8 @@ from tests.providers.provider import (
     MACHINE,
     PASSWORD,
     PEOPLE,
-    READ,
-    WRITE,
+    READ_SCOPE,
+    WRITE_SCOPE,
     IdentityProvider,
     Pairing,
     ProviderBrowser,
@@ -113,7 +113,7 @@ class OidcProvider(IdentityProvider):
         """Start it."""
         settings = {
             "resources": {self.site.resource: self.form, self.site.neighbour: self.form},
-            "scopes": [READ, WRITE],
+            "scopes": [READ_SCOPE, WRITE_SCOPE],
             "tenants": {person.name: person.tenant for person in PEOPLE} | self.machines,
             "roles": {person.name: [person.role] for person in PEOPLE if person.role},
             "passwords": {person.name: PASSWORD for person in PEOPLE},
@@ -346,7 +346,7 @@ PROVIDERS: dict[str, type[IdentityProvider]] = {
     for kind in (Canaille, DjangoOauthToolkit, Glewlwyd, OidcProvider, OpaqueOidcProvider)
 }
 
-ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.HURRIED}
+ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.FAST_LIMITS}
 
 
 @pytest.fixture(scope="session")

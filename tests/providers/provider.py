@@ -32,14 +32,14 @@ REDIRECT = "http://127.0.0.1:33419/callback"
 AGENT, MACHINE, GATEPOST, DASHBOARD = "agent", "machine", "gatepost", "gatepost-dashboard"
 NEIGHBOUR, OTHER_MACHINE = "neighbour", "neighbour-machine"
 """Clients of another resource: one of people, one of its own."""
-READ, WRITE = "files:read", "files:write"
+READ_SCOPE, WRITE_SCOPE = "files:read", "files:write"
 LASTS_S = 300
 PASSWORD = "correct horse battery staple"
 NAME = re.compile(r"login|user|name|account", re.IGNORECASE)
-YES = re.compile(
+ACCEPT_BUTTON = re.compile(
     r"accept|allow|authori[sz]e|approve|continue|sign|log ?in|yes|confirm|logout", re.I
 )
-NO = re.compile(r"deny|cancel|reject|refuse|abort|decline|forgot|no\b", re.IGNORECASE)
+REJECT_BUTTON = re.compile(r"deny|cancel|reject|refuse|abort|decline|forgot|no\b", re.IGNORECASE)
 
 
 class ProviderUser(NamedTuple):
@@ -112,7 +112,7 @@ class IdentityProvider(ABC):
     version: ClassVar[str]
     path: ClassVar[str] = ""
     """What the issuer has behind its host."""
-    scopes: ClassVar[tuple[str, ...]] = (READ, WRITE)
+    scopes: ClassVar[tuple[str, ...]] = (READ_SCOPE, WRITE_SCOPE)
     """Scopes of Gatepost's tools, where it knows any."""
     sign_in_scopes: ClassVar[tuple[str, ...]] = ("openid",)
     """What a person's client asks for besides."""
@@ -356,9 +356,9 @@ class ProviderBrowser(BrowserUser):
 
     @staticmethod
     def _agreeing(form: PageForm) -> list[tuple[str, str, str]]:
-        buttons = [one for one in form.buttons if not NO.search(f"{one[1]} {one[2]}")]
+        buttons = [one for one in form.buttons if not REJECT_BUTTON.search(f"{one[1]} {one[2]}")]
         named = [one for one in buttons if one[1] == "accept"]
-        return named or [one for one in buttons if YES.search(f"{one[1]} {one[2]}")]
+        return named or [one for one in buttons if ACCEPT_BUTTON.search(f"{one[1]} {one[2]}")]
 
 
 class Pairing(NamedTuple):
@@ -391,7 +391,7 @@ def configuration(
         "listen": {"port": int(site.resource.rpartition(":")[2].partition("/")[0])},
         "network": {"ca_bundle": ca_bundle},
         "issuers": [issuer | provider.table() | changes],
-        "scopes": {"baseline": [READ]},
+        "scopes": {"baseline": [READ_SCOPE]},
         "tools": {"packs": ["demo"]},
         "storage": {"database": "sqlite:///gatepost.db"},
     }

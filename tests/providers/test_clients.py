@@ -12,7 +12,7 @@ from mcp.shared.auth import OAuthClientInformationFull
 from playwright.sync_api import expect
 from pydantic import AnyUrl
 
-from tests.providers.provider import AGENT, PASSWORD, READ, REDIRECT, Pairing, ProviderBrowser
+from tests.providers.provider import AGENT, PASSWORD, READ_SCOPE, REDIRECT, Pairing, ProviderBrowser
 from tests.support.processes import Process
 from tests.support.programs import CHROMIUM, INSPECTOR, chromium, command, environment
 from tests.support.sign_in import RecordedExchanges, Wallet, provider_for, sdk_client
@@ -125,7 +125,7 @@ async def test_the_python_sdk_signs_in_from_the_challenge(
 
     assert caller is not None
     assert (caller["subject_kind"], caller["client_id"]) == ("user", AGENT)
-    assert READ in caller["scopes"]
+    assert READ_SCOPE in caller["scopes"]
     assert [each["resource"] for each in person.asked] == [pair.client.resource]
 
 

@@ -31,7 +31,7 @@ def journey(name: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("pair", able, indirect=True)
 
 
-def refused(pair: Pairing, token: str) -> str:
+def refusal_reason(pair: Pairing, token: str) -> str:
     """The reason that Gatepost counts for refusing that token; it must be refused."""
     before = pair.refusals()
     answer = pair.client.call(token, "whoami")
@@ -79,8 +79,8 @@ def test_a_token_for_another_resource_is_refused(pair: Pairing) -> None:
     """Client, person and scopes are the same; only the `resource` differs."""
     other = pair.provider.site.neighbour
 
-    assert refused(pair, pair.provider.machine_token(resource=other)) == "wrong_audience"
-    reason = refused(pair, pair.provider.person_token("alice", resource=other))
+    assert refusal_reason(pair, pair.provider.machine_token(resource=other)) == "wrong_audience"
+    reason = refusal_reason(pair, pair.provider.person_token("alice", resource=other))
     assert reason == "wrong_audience"
 
 
@@ -90,7 +90,7 @@ def test_a_token_of_another_client_is_refused(pair: Pairing) -> None:
     machine = pair.provider.machine_token(OTHER_MACHINE, resource="")
 
     for token in (person, machine):
-        assert refused(pair, token) in {
+        assert refusal_reason(pair, token) in {
             "wrong_audience",
             "no_audience",
             "inactive",
@@ -105,7 +105,7 @@ def test_id_and_refresh_tokens_are_refused(pair: Pairing) -> None:
     assert pair.client.call(tokens["access_token"], "whoami").status == 200
     for name in ("id_token", "refresh_token"):
         if name in tokens:
-            refused(pair, tokens[name])
+            refusal_reason(pair, tokens[name])
 
 
 def test_an_expired_token_is_refused(pair: Pairing) -> None:
@@ -119,7 +119,12 @@ def test_an_expired_token_is_refused(pair: Pairing) -> None:
 
     for token in (person, machine):
         eventually(lambda token=token: status(pair, token) == 401, within=OVER_WITHIN_S)
-        assert refused(pair, token) in {"expired", "inactive", "unknown_key", "bad_signature"}
+        assert refusal_reason(pair, token) in {
+            "expired",
+            "inactive",
+            "unknown_key",
+            "bad_signature",
+        }
 
 
 def status(pair: Pairing, token: str) -> int:
@@ -133,7 +138,7 @@ def test_a_revoked_token_is_refused(pair: Pairing) -> None:
     token = pair.provider.machine_token()
     pair.provider.revoke(token)
 
-    assert refused(pair, token) == "inactive"
+    assert refusal_reason(pair, token) == "inactive"
 
 
 @journey("keys")
@@ -145,7 +150,7 @@ def test_new_keys_are_fetched_and_removed_keys_are_refused(pair: Pairing) -> Non
     after = pair.provider.person_token("alice")
 
     eventually(lambda: status(pair, after) == 200, within=OVER_WITHIN_S)
-    assert refused(pair, before) in {"unknown_key", "bad_signature", "inactive"}
+    assert refusal_reason(pair, before) in {"unknown_key", "bad_signature", "inactive"}
 
 
 @journey("tenants")

@@ -27,17 +27,17 @@ RECOGNISED_PRESETS = {
 SECRETS = ENVIRONMENT | {"GATEPOST_INTROSPECTION_SECRET": SECRET, "WRONG_SECRET": "wrong"}
 
 
-def probed(pair: Pairing, token: str) -> tuple[int, str, str]:
+def probe_output(pair: Pairing, token: str) -> tuple[int, str, str]:
     """Exit code, table and findings of the probe, with Gatepost's own client at the provider."""
     site = pair.provider.site
-    return commands.ended(
+    return commands.completed(
         *("issuer", "probe", pair.provider.issuer, "--resource", site.resource),
         *("--client-id", GATEPOST, "--ca-bundle", str(site.company.bundle)),
         env={"GATEPOST_PROBE_TOKEN": token, "GATEPOST_PROBE_CLIENT_SECRET": SECRET},
     )
 
 
-def called(pair: Pairing, issuers: list[dict[str, Any]], token: str, folder: Path) -> Any:
+def seen_caller(pair: Pairing, issuers: list[dict[str, Any]], token: str, folder: Path) -> Any:
     """What a Gatepost with these tables knows of the caller; it is the pair's, on another port."""
     port = free_port()
     settings = configuration(pair.provider, ca_bundle=str(pair.provider.site.company.bundle))
@@ -53,10 +53,10 @@ def test_the_probe_writes_a_table_that_works(pair: Pairing, kind: str, tmp_path:
     """The table as printed, in a real Gatepost: the same token, and the same caller as before."""
     person = kind == "person"
     token = pair.provider.person_token("alice") if person else pair.provider.machine_token()
-    code, table, errors = probed(pair, token)
+    code, table, errors = probe_output(pair, token)
     assert code == 0, errors
     issuers = tomllib.loads(table)["issuers"]
-    caller, usual = called(pair, issuers, token, tmp_path), pair.client.whoami(token)
+    caller, usual = seen_caller(pair, issuers, token, tmp_path), pair.client.whoami(token)
 
     assert [issuer["preset"] for issuer in issuers] == [RECOGNISED_PRESETS[pair.provider.name]]
     assert caller["subject_kind"] == ("user" if person else "client")
@@ -73,7 +73,7 @@ def test_the_probe_proposes_no_settings_for_id_and_refresh_tokens(pair: Pairing)
     for name in ("id_token", "refresh_token"):
         if name not in tokens:
             continue
-        code, table, errors = probed(pair, tokens[name])
+        code, table, errors = probe_output(pair, tokens[name])
         [issuer] = tomllib.loads(table)["issuers"]
 
         assert code == 1, errors
@@ -82,17 +82,17 @@ def test_the_probe_proposes_no_settings_for_id_and_refresh_tokens(pair: Pairing)
         assert "accepted" not in errors.partition("No setting")[0]
 
 
-def checked(settings: dict[str, Any], folder: Path) -> tuple[int, str, str]:
+def check_output(settings: dict[str, Any], folder: Path) -> tuple[int, str, str]:
     """What `gatepost check --online` says of a configuration."""
     path = folder / "gatepost.toml"
     path.write_text(toml_file(settings), encoding="utf-8")
-    return commands.ended("check", "--online", "--config", str(path), env=SECRETS, cwd=folder)
+    return commands.completed("check", "--online", "--config", str(path), env=SECRETS, cwd=folder)
 
 
 def test_the_check_passes_for_a_sound_configuration(pair: Pairing, tmp_path: Path) -> None:
     """Metadata, keys, introspection and the dashboard's client, as the journeys use them."""
     bundle = str(pair.provider.site.company.bundle)
-    code, output, errors = checked(configuration(pair.provider, ca_bundle=bundle), tmp_path)
+    code, output, errors = check_output(configuration(pair.provider, ca_bundle=bundle), tmp_path)
 
     assert code == 0, output + errors
     assert re.search(r"config\.[EW]13\d", output + errors) is None, output + errors
@@ -113,7 +113,7 @@ def test_the_check_names_a_wrong_secret(pair: Pairing, tmp_path: Path) -> None:
         changes["introspection"] = {**table["introspection"], **wrong}
         expected.add("issuers[0].introspection")
     settings = configuration(pair.provider, ca_bundle=bundle, **changes)
-    code, output, errors = checked(settings, tmp_path)
+    code, output, errors = check_output(settings, tmp_path)
 
     assert code == 1
     for setting in expected:

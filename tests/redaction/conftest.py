@@ -10,7 +10,7 @@ from gatepost import CallContext, Contents, ListedResource, Pack, Secret, ToolFa
 from gatepost.tools.api import Outcome
 from gatepost.tools.client import ProtocolError
 
-SAID = [""]
+KEPT_TEXT = [""]
 
 
 pack = Pack("parrot")
@@ -117,7 +117,7 @@ async def forget(ctx: CallContext, text: str) -> str:
     return "forgotten"
 
 
-LEFT: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
+RUNNING_TASKS: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
 
 
 @pack.tool(read_only=True)
@@ -127,16 +127,16 @@ async def leave(ctx: CallContext) -> str:
 
     async def later() -> None:
         await go.wait()
-        logging.getLogger("library").error("about %s", SAID[0])
+        logging.getLogger("library").error("about %s", KEPT_TEXT[0])
 
-    LEFT.append((go, asyncio.create_task(later())))
+    RUNNING_TASKS.append((go, asyncio.create_task(later())))
     return "left"
 
 
 @pack.tool(read_only=True)
 async def release(ctx: CallContext) -> str:
     """Tell it to."""
-    go, task = LEFT.pop()
+    go, task = RUNNING_TASKS.pop()
     go.set()
     await task
     return "released"
@@ -211,19 +211,21 @@ async def pick(ctx: CallContext, text: int) -> str:
 @pack.resource("parrot://said", mime_type="text/plain")
 async def said(ctx: CallContext) -> str:
     """Read what a test has put there."""
-    return SAID[0]
+    return KEPT_TEXT[0]
 
 
 @pack.resource("parrots://{name}", mime_type="text/plain")
 async def one(ctx: CallContext, name: str) -> str:
     """Read it, too."""
-    return SAID[0]
+    return KEPT_TEXT[0]
 
 
 @one.list
 async def all_of_them(ctx: CallContext) -> list[ListedResource]:
     """One, which is called like it."""
-    return [ListedResource(variables={"name": "polly"}, name=SAID[0], description=SAID[0])]
+    return [
+        ListedResource(variables={"name": "polly"}, name=KEPT_TEXT[0], description=KEPT_TEXT[0])
+    ]
 
 
 @pack.prompt()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor
-from tests.redaction.test_encodings import FORMS, REDACTOR, SECRETS, b64
+from tests.redaction.test_encodings import FORMS, REDACTOR, SECRETS, base64_text
 from tests.support.measuring import each
 
 
@@ -109,14 +109,14 @@ JSON_VALUES = st.recursive(
 )
 
 
-def planted(value: object, secret: str) -> object:
+def with_secret(value: object, secret: str) -> object:
     """The same value with a secret in each of its strings and names."""
     if isinstance(value, str):
         return f"{value}{secret}"
     if isinstance(value, list):
-        return [planted(item, secret) for item in value]
+        return [with_secret(item, secret) for item in value]
     if isinstance(value, dict):
-        return {f"{key}{secret}": planted(item, secret) for key, item in value.items()}
+        return {f"{key}{secret}": with_secret(item, secret) for key, item in value.items()}
     return value
 
 
@@ -126,11 +126,11 @@ def test_redacted_json_stays_valid_with_all_other_values(
     value: object, name: str, ascii_only: bool
 ) -> None:
     """Strings, names of members and numbers alike, however the document is written."""
-    encoded = json.dumps(planted(value, SECRETS[name]), ensure_ascii=ascii_only).encode()
+    encoded = json.dumps(with_secret(value, SECRETS[name]), ensure_ascii=ascii_only).encode()
 
     clean = cleaned(encoded, REDACTOR)
 
-    expected = planted(value, f"[REDACTED:{name}]")
+    expected = with_secret(value, f"[REDACTED:{name}]")
     assert (json.loads(encoded) if clean is None else json.loads(clean)) == expected
     assert cleaned(json.dumps(value).encode(), REDACTOR) is None
 
@@ -212,7 +212,7 @@ def test_tokens_of_known_services_are_found(name: str, token: str) -> None:
     assert f"[REDACTED:{name}]" in plain.clean(FORMS["percent, every byte"].encode(token))
     if not token.startswith(("sk-p", "sk-0", "SG.")):
         for before in ("", ".", ".."):
-            written = b64(f"{before}{token}\n".encode())
+            written = base64_text(f"{before}{token}\n".encode())
             assert f"[REDACTED:{name}]" in plain.clean(written), before
 
 

@@ -38,11 +38,11 @@ class EncodedForm(msgspec.Struct, frozen=True):
     decode: Decode
 
 
-def b64(data: bytes) -> str:
+def base64_text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def runs(text: str) -> Iterator[bytes]:
+def base64_texts(text: str) -> Iterator[bytes]:
     """Each base64 text in a text, from each of the four places where its groups may begin."""
     for run in re.findall(r"[A-Za-z0-9+/_-]{4,}", text):
         for skip in range(4):
@@ -55,7 +55,7 @@ def runs(text: str) -> Iterator[bytes]:
 
 
 def from_base64(text: str) -> Iterator[str]:
-    for data in runs(text):
+    for data in base64_texts(text):
         yield data.decode(errors="replace")
         yield data.decode("utf-16-le", errors="replace")
         yield data[1:].decode("utf-16-le", errors="replace")
@@ -95,18 +95,18 @@ def unescape(text: str) -> Iterator[str]:
         yield text
 
 
-def once(decode: Encode) -> Decode:
+def decode_once(decode: Encode) -> Decode:
     def decoded(text: str) -> Iterator[str]:
         yield decode(text)
 
     return decoded
 
 
-def twice(decode: Encode) -> Decode:
-    return once(lambda text: decode(decode(text)))
+def decode_twice(decode: Encode) -> Decode:
+    return decode_once(lambda text: decode(decode(text)))
 
 
-def every(pattern: str) -> Encode:
+def encode_bytes(pattern: str) -> Encode:
     return lambda value: "".join(pattern % byte for byte in value.encode())
 
 
@@ -120,7 +120,7 @@ def mixed_hex(value: str) -> str:
     return "".join(d.upper() if at % 3 else d for at, d in enumerate(digits))
 
 
-def wrapped(text: str, columns: int = 19) -> str:
+def wrapped_lines(text: str, columns: int = 19) -> str:
     return "\r\n    ".join(text[at : at + columns] for at in range(0, len(text), columns))
 
 
@@ -133,36 +133,44 @@ def raw_inner(value: str) -> str:
 
 
 FORMS: dict[str, EncodedForm] = {
-    "as it is": EncodedForm(str, once(str)),
-    "base64": EncodedForm(lambda v: b64(v.encode()), from_base64),
-    "base64, one byte before": EncodedForm(lambda v: b64(b"u" + v.encode() + b"\n"), from_base64),
+    "as it is": EncodedForm(str, decode_once(str)),
+    "base64": EncodedForm(lambda v: base64_text(v.encode()), from_base64),
+    "base64, one byte before": EncodedForm(
+        lambda v: base64_text(b"u" + v.encode() + b"\n"), from_base64
+    ),
     "base64, two bytes before": EncodedForm(
-        lambda v: b64(b"a:" + v.encode() + b"rest"), from_base64
+        lambda v: base64_text(b"a:" + v.encode() + b"rest"), from_base64
     ),
     "base64 for URLs": EncodedForm(
         lambda v: base64.urlsafe_b64encode(v.encode()).decode().rstrip("="), from_base64
     ),
-    "base64, wrapped": EncodedForm(lambda v: wrapped(b64(b"{%b}" % v.encode())), from_wrapped),
+    "base64, wrapped": EncodedForm(
+        lambda v: wrapped_lines(base64_text(b"{%b}" % v.encode())), from_wrapped
+    ),
     "base64, percent-encoded": EncodedForm(
-        lambda v: quote(b64(v.encode()), safe=""), lambda t: from_base64(unquote(t))
+        lambda v: quote(base64_text(v.encode()), safe=""), lambda t: from_base64(unquote(t))
     ),
     "base64 of JSON": EncodedForm(
-        lambda v: b64(json.dumps({"key": v}).encode()), from_json_in_base64
+        lambda v: base64_text(json.dumps({"key": v}).encode()), from_json_in_base64
     ),
-    "base64 of UTF-16": EncodedForm(lambda v: b64(v.encode("utf-16-le")), from_base64),
-    "base64 twice": EncodedForm(lambda v: b64(b64(b"x" + v.encode()).encode()), from_base64_twice),
+    "base64 of UTF-16": EncodedForm(lambda v: base64_text(v.encode("utf-16-le")), from_base64),
+    "base64 twice": EncodedForm(
+        lambda v: base64_text(base64_text(b"x" + v.encode()).encode()), from_base64_twice
+    ),
     "hexadecimal": EncodedForm(lambda v: v.encode().hex(), from_hex),
     "HEXADECIMAL": EncodedForm(lambda v: v.encode().hex().upper(), from_hex),
     "hexaDecImal": EncodedForm(mixed_hex, from_hex),
     "he:xa:de": EncodedForm(lambda v: v.encode().hex(":"), from_hex),
     "HE XA DE": EncodedForm(lambda v: v.encode().hex(" ").upper(), from_hex),
-    "percent": EncodedForm(lambda v: quote(v, safe=""), once(unquote)),
+    "percent": EncodedForm(lambda v: quote(v, safe=""), decode_once(unquote)),
     "percent, small digits": EncodedForm(
-        lambda v: re.sub("%..", lambda m: m[0].lower(), quote(v)), once(unquote)
+        lambda v: re.sub("%..", lambda m: m[0].lower(), quote(v)), decode_once(unquote)
     ),
-    "form": EncodedForm(quote_plus, once(unquote_plus)),
-    "percent, every byte": EncodedForm(every("%%%02x"), once(unquote)),
-    "percent twice": EncodedForm(lambda v: quote(quote(v, safe=""), safe=""), twice(unquote)),
+    "form": EncodedForm(quote_plus, decode_once(unquote_plus)),
+    "percent, every byte": EncodedForm(encode_bytes("%%%02x"), decode_once(unquote)),
+    "percent twice": EncodedForm(
+        lambda v: quote(quote(v, safe=""), safe=""), decode_twice(unquote)
+    ),
     "JSON": EncodedForm(raw_inner, unescape),
     "JSON in ASCII": EncodedForm(inner, unescape),
     "JSON with \\/": EncodedForm(lambda v: inner(v).replace("/", "\\/"), unescape),
@@ -178,20 +186,24 @@ FORMS: dict[str, EncodedForm] = {
         lambda v: inner(f'"{quote(v)}"')[2:-2], lambda t: (unquote(u) for u in unescape(t))
     ),
     "\\x": EncodedForm(
-        every("\\x%02x"),
-        once(
+        encode_bytes("\\x%02x"),
+        decode_once(
             lambda t: re.sub(
                 r"\\x([0-9a-f]{2})", lambda m: bytes.fromhex(m[1]).decode("latin-1"), t
             )
         ),
     ),
-    "HTML": EncodedForm(html.escape, once(html.unescape)),
-    "HTML, decimal": EncodedForm(lambda v: "".join(f"&#{ord(c)};" for c in v), once(html.unescape)),
-    "HTML, hexadecimal": EncodedForm(
-        lambda v: "".join(f"&#x{ord(c):X};" for c in v), once(html.unescape)
+    "HTML": EncodedForm(html.escape, decode_once(html.unescape)),
+    "HTML, decimal": EncodedForm(
+        lambda v: "".join(f"&#{ord(c)};" for c in v), decode_once(html.unescape)
     ),
-    "HTML twice": EncodedForm(lambda v: html.escape(html.escape(v)), twice(html.unescape)),
-    "over several lines": EncodedForm(wrapped, once(lambda t: re.sub(r"[\r\n]+[ \t]*", "", t))),
+    "HTML, hexadecimal": EncodedForm(
+        lambda v: "".join(f"&#x{ord(c):X};" for c in v), decode_once(html.unescape)
+    ),
+    "HTML twice": EncodedForm(lambda v: html.escape(html.escape(v)), decode_twice(html.unescape)),
+    "over several lines": EncodedForm(
+        wrapped_lines, decode_once(lambda t: re.sub(r"[\r\n]+[ \t]*", "", t))
+    ),
 }
 
 

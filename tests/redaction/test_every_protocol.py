@@ -9,33 +9,40 @@ import pytest
 
 from gatepost.redaction.redactor import Redactor
 from gatepost.telemetry.logs import LogFormat
-from tests.redaction.conftest import SAID
+from tests.redaction.conftest import KEPT_TEXT
 from tests.redaction.test_encodings import FORMS, leaks
-from tests.redaction.test_split import SECRETS, EchoServer, listed, opened, read, texts
-from tests.support.measuring import each, eventually, overheard, steps
+from tests.redaction.test_split import (
+    SECRETS,
+    EchoServer,
+    echo_server,
+    listed_resources,
+    read_resource,
+    texts,
+)
+from tests.support.measuring import count_lines, each, eventually, formatted_logs
 
 SECRET_VALUE = SECRETS["acme"]["API_KEY"]
-MARK = "[REDACTED:API_KEY]"
+REDACTION_MARK = "[REDACTED:API_KEY]"
 Said = Callable[[EchoServer, str], str]
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EchoServer]:
-    with opened() as server:
+    with echo_server() as server:
         yield server
 
 
-def completed(server: EchoServer, text: str) -> str:
+def completion_result(server: EchoServer, text: str) -> str:
     argument = {"name": "text", "value": text}
     reference = {"type": "ref/prompt", "name": "tell"}
     return server.mcp("completion/complete", ref=reference, argument=argument)
 
 
-def prompted(server: EchoServer, text: str) -> str:
+def prompt_result(server: EchoServer, text: str) -> str:
     return server.mcp("prompts/get", name="tell", arguments={"text": text})
 
 
-def replayed(server: EchoServer, text: str) -> str:
+def replayed_answer(server: EchoServer, text: str) -> str:
     key = ("Idempotency-Key", f"key-{hash(text)}")
     first = server.rest("say_once", key, text=text)
     assert server.rest("say_once", key, text=text) == first
@@ -56,10 +63,10 @@ OUTPUT_CHANNELS: dict[str, Said] = {
     "question": lambda server, text: server.call("ask", text=text),
     "task": lambda server, text: server.task(text=text),
     "failed task": lambda server, text: server.task(text=text, fails=True),
-    "resource": read,
-    "list of resources": listed,
-    "prompt": prompted,
-    "completion": completed,
+    "resource": read_resource,
+    "list of resources": listed_resources,
+    "prompt": prompt_result,
+    "completion": completion_result,
     "text in a session": lambda server, text: server.old("say", text=text),
     "progress in a session": lambda server, text: server.old("report", text=text),
     "REST text": lambda server, text: server.rest("say", text=text),
@@ -68,7 +75,7 @@ OUTPUT_CHANNELS: dict[str, Said] = {
     "REST failure": lambda server, text: server.rest("fail", text=text),
     "REST error": lambda server, text: server.rest("refuse", text=text),
     "REST refused argument": lambda server, text: server.rest("pick", text=text),
-    "REST replay": replayed,
+    "REST replay": replayed_answer,
 }
 FORMS_EVERYWHERE = ("as it is", "base64, one byte before", "percent")
 
@@ -83,7 +90,7 @@ def test_no_output_shows_a_secret(server: EchoServer, channel: str, form: str) -
     answer = texts(OUTPUT_CHANNELS[channel](server, row.encode(SECRET_VALUE)))
 
     assert not leaks(SECRET_VALUE, row, answer), answer
-    assert MARK in answer
+    assert REDACTION_MARK in answer
 
 
 @pytest.mark.requirement("P13")
@@ -111,13 +118,13 @@ def test_the_log_holds_no_secret(
 ) -> None:
     """Events of tools and libraries, tracebacks and internal failures are redacted."""
     row = FORMS[written]
-    with overheard(form) as log:
+    with formatted_logs(form) as log:
         text = row.encode(SECRET_VALUE)
         answer = server.call(tool, text=text) + server.rest(tool, text=text)
 
     logged = log.getvalue()
     assert not leaks(SECRET_VALUE, row, logged + answer), logged
-    assert logged.count(MARK) >= 4
+    assert logged.count(REDACTION_MARK) >= 4
     assert SECRETS["acme"]["PIN"] not in logged
 
 
@@ -126,10 +133,10 @@ def test_log_lines_outside_of_calls_are_redacted_for_all_tenants(server: EchoSer
     """The server cannot know which tenant such a line belongs to."""
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         logging.getLogger("library").error("%s and %s", SECRET_VALUE, SECRETS["zeta"]["OTHER"])
 
-    assert f"{MARK} and [REDACTED:OTHER]" in log.getvalue()
+    assert f"{REDACTION_MARK} and [REDACTED:OTHER]" in log.getvalue()
 
 
 @pytest.mark.requirement("P13")
@@ -141,22 +148,22 @@ def test_log_lines_about_a_tenant_are_redacted_for_that_tenant(
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
     redaction = server.services.redaction
-    with overheard(form) as log:
+    with formatted_logs(form) as log:
         logger = logging.getLogger("gatepost.upstreams")
         logger.error(
             "ended: %s", SECRET_VALUE, extra={"tenant": "acme", "reason": [f"said {SECRET_VALUE}"]}
         )
         before = log.getvalue()
         logging.getLogger("library").error("also %s", SECRET_VALUE, extra={"tenant": "zeta"})
-        few = steps(lambda: logger.error("ended", extra={"tenant": "acme"}))
+        few = count_lines(lambda: logger.error("ended", extra={"tenant": "acme"}))
         for number in range(20):
             version = -1 - number
             redaction._redactors[version] = Redactor({"KEY": f"a-secret-of-{number}"})
-        many = steps(lambda: logger.error("ended", extra={"tenant": "acme"}))
+        many = count_lines(lambda: logger.error("ended", extra={"tenant": "acme"}))
         for number in range(20):
             del redaction._redactors[-1 - number]
 
-    assert before.count(MARK) == 2
+    assert before.count(REDACTION_MARK) == 2
     assert SECRET_VALUE not in log.getvalue()
     assert many <= few * 1.2
 
@@ -166,7 +173,7 @@ def test_a_nested_call_does_not_end_the_redaction_of_its_callers_secrets(
     server: EchoServer,
 ) -> None:
     """Its secret arguments are still redacted in what it logs after the nested call."""
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         answer = server.call("shared_store", token="only-of-this-call", text="inner text")
 
     assert "inner text" in answer
@@ -177,13 +184,13 @@ def test_a_nested_call_does_not_end_the_redaction_of_its_callers_secrets(
 @pytest.mark.requirement("P13")
 def test_log_lines_of_background_work_are_redacted_for_all_tenants(server: EchoServer) -> None:
     """A connection that one tenant's call opened serves others later."""
-    SAID[0] = f"{SECRET_VALUE} and {SECRETS['zeta']['OTHER']}"
+    KEPT_TEXT[0] = f"{SECRET_VALUE} and {SECRETS['zeta']['OTHER']}"
     server.call("say", text="so that it is known")
     server.call("leave", tenant="zeta")
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         server.call("release", tenant="bare")
 
-    assert f"about {MARK} and [REDACTED:OTHER]" in log.getvalue()
+    assert f"about {REDACTION_MARK} and [REDACTED:OTHER]" in log.getvalue()
 
 
 @pytest.mark.requirement("P13")
@@ -248,7 +255,7 @@ def test_a_literal_secret_argument_is_redacted_in_its_own_call(
 @pytest.mark.requirement("P13")
 def test_a_secret_that_is_named_is_used_and_not_shown(server: EchoServer) -> None:
     """A model can use a secret that it never sees."""
-    assert MARK in texts(server.call("use", token="secret:API_KEY", text="x"))
+    assert REDACTION_MARK in texts(server.call("use", token="secret:API_KEY", text="x"))
 
 
 TOKENS = {
@@ -275,4 +282,8 @@ def test_only_the_secret_of_an_answer_is_replaced(server: EchoServer) -> None:
     """Only the secret is replaced by its marker."""
     answer = json.loads(server.rest("say_rows", text=SECRET_VALUE))
 
-    assert answer == {"rows": [1, MARK], MARK: 2.5, "inner": {"x": [MARK, None]}}
+    assert answer == {
+        "rows": [1, REDACTION_MARK],
+        REDACTION_MARK: 2.5,
+        "inner": {"x": [REDACTION_MARK, None]},
+    }

@@ -43,7 +43,7 @@ NEIGHBOURING_TEXTS = {
 }
 
 
-def around(filler: str, at: int, planted: str) -> tuple[str, str, str]:
+def planted_text(filler: str, at: int, planted: str) -> tuple[str, str, str]:
     """What stands before *planted* at that byte of a long text, it, and what stands behind it."""
     before = (filler * (at // len(filler) + 1))[:at]
     return f"{before[:-1]}|", planted, f"|{filler * 20}"
@@ -60,7 +60,7 @@ def test_a_secret_is_found_at_every_place_of_a_long_text(many: str, beside: str)
     redactor = REDACTORS[many]
     for name, secret in {"PASSWORD": SECRET_VALUE, **TOKENS}.items():
         for at in (2_000, *range(STEP_BYTES - len(secret) - 8, STEP_BYTES + 8, 9)):
-            before, planted, behind = around(NEIGHBOURING_TEXTS[beside], at, secret)
+            before, planted, behind = planted_text(NEIGHBOURING_TEXTS[beside], at, secret)
 
             assert redactor.clean(before + planted + behind) == f"{before}[REDACTED:{name}]{behind}"
 
@@ -71,7 +71,7 @@ def test_a_secret_is_found_at_every_place_of_a_long_text(many: str, beside: str)
 def test_each_encoding_is_found_in_a_long_text(form: str, many: str) -> None:
     """This holds for any number of secrets."""
     written = FORMS[form].encode(SECRET_VALUE)
-    before, planted, behind = around(LINE, STEP_BYTES - len(written) // 2, written)
+    before, planted, behind = planted_text(LINE, STEP_BYTES - len(written) // 2, written)
 
     clean = REDACTORS[many].clean(before + planted + behind)
 
@@ -85,7 +85,7 @@ def test_each_encoding_is_found_in_a_long_text(form: str, many: str) -> None:
 def test_a_secret_over_several_lines_of_a_long_text_is_found(indent: str) -> None:
     """A line may be indented by any blank, and the lines before it need not be."""
     broken = f"\n{indent}".join(SECRET_VALUE[at : at + 5] for at in range(0, len(SECRET_VALUE), 5))
-    before, planted, behind = around(LINE, 30_000, broken)
+    before, planted, behind = planted_text(LINE, 30_000, broken)
 
     assert REDACTORS["few"].clean(before + planted + behind) == (
         f"{before}[REDACTED:PASSWORD]{behind}"

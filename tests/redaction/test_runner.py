@@ -20,7 +20,7 @@ from gatepost.tools.runner import Runner
 from gatepost.tools.secret import Secret
 from gatepost.workspace import TenantWorkspace
 from tests.support.endpoint import a_caller
-from tests.support.measuring import HOLD_S, each, shortest_hold, steps
+from tests.support.measuring import HOLD_S, count_lines, each, shortest_hold
 
 
 class State(msgspec.Struct, frozen=True):
@@ -240,6 +240,8 @@ def test_a_search_takes_no_more_steps_for_hundreds_of_secrets_than_for_dozens() 
     def taken(count: int) -> tuple[int, int]:
         redactor = Redactor({f"S{at}": f"secret-number-{at}-of-many" for at in range(count)})
         cleaned(document, redactor)  # what escapes stand for is remembered from here on
-        return steps(lambda: redactor.clean(text)), steps(lambda: cleaned(document, redactor))
+        return count_lines(lambda: redactor.clean(text)), count_lines(
+            lambda: cleaned(document, redactor)
+        )
 
     assert all(many <= few for many, few in zip(taken(400), taken(40), strict=True))

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.redaction.conftest import SAID
-from tests.support.client import MODERN, RestClient, modern
+from tests.redaction.conftest import KEPT_TEXT
+from tests.support.client import MODERN_REVISION, RestClient, modern_request
 from tests.support.issuers import Idp
-from tests.support.measuring import each, eventually, overheard
+from tests.support.measuring import each, eventually, formatted_logs
 from tests.support.server import Server, issuer_settings, running_server
 
 META = "io.modelcontextprotocol/"
@@ -45,7 +45,7 @@ class EchoServer(Server):
 
     def mcp(self, method: str, *, tenant: str = "acme", **params: Any) -> str:
         """Everything that comes of one request of 2026-07-28, events included."""
-        fields, body = modern(method, params)
+        fields, body = modern_request(method, params)
         message = json.loads(body)
         message["params"]["_meta"] |= {
             "progressToken": 1,
@@ -83,8 +83,8 @@ class EchoServer(Server):
         return self._about(name)
 
     def _about(self, name: str) -> str:
-        fields, _ = modern("tasks/get", {"taskId": name})
-        meta = {META + "protocolVersion": MODERN, META + "clientCapabilities": TASKS}
+        fields, _ = modern_request("tasks/get", {"taskId": name})
+        meta = {META + "protocolVersion": MODERN_REVISION, META + "clientCapabilities": TASKS}
         params = {"taskId": name, "_meta": meta}
         message_body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}
         body = json.dumps(message_body).encode()
@@ -93,7 +93,7 @@ class EchoServer(Server):
 
 
 @contextmanager
-def opened() -> Iterator[EchoServer]:
+def echo_server() -> Iterator[EchoServer]:
     """The server with the secrets of both tenants."""
     settings: Mapping[str, Any] = {
         "tools": {"packs": [], "load": ["tests.redaction.conftest"]},
@@ -156,7 +156,7 @@ FEW_EXAMPLES = settings(deadline=None, suppress_health_check=[HealthCheck.functi
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EchoServer]:
-    with opened() as server:
+    with echo_server() as server:
         yield server
 
 
@@ -182,7 +182,9 @@ class SplitSecret:
         ]
 
 
-def shaped(data: st.DataObject, leaves: list[tuple[Any, Any]], depth: int = 0) -> tuple[Any, Any]:
+def shaped_value(
+    data: st.DataObject, leaves: list[tuple[Any, Any]], depth: int = 0
+) -> tuple[Any, Any]:
     """An object or list that holds these leaves in their order, told and clean."""
     shapes: list[Any] = []
     clean: list[Any] = []
@@ -191,7 +193,7 @@ def shaped(data: st.DataObject, leaves: list[tuple[Any, Any]], depth: int = 0) -
         many = data.draw(st.integers(1, len(rest)))
         inner, rest = rest[:many], rest[many:]
         if many > 1 and depth < 3 and data.draw(st.booleans()):
-            each = shaped(data, inner, depth + 1)
+            each = shaped_value(data, inner, depth + 1)
             shapes.append(each[0])
             clean.append(each[1])
         else:
@@ -216,7 +218,7 @@ def test_no_copy_of_an_answer_shows_a_secret_split_over_members(
     server: EchoServer, data: st.DataObject
 ) -> None:
     """Text, structured value and the answer over REST agree."""
-    value, clean = shaped(data, SplitSecret(data).leaves)
+    value, clean = shaped_value(data, SplitSecret(data).leaves)
 
     for answer in (server.call("give", value=value), server.old("give", value=value)):
         output = result(answer)
@@ -230,7 +232,7 @@ def test_no_copy_of_an_answer_shows_a_secret_split_over_members(
 @given(st.data())
 def test_no_block_shows_a_part_of_a_secret(server: EchoServer, data: st.DataObject) -> None:
     """Texts among other blocks, and a copy that the author wrote in another way."""
-    value, clean = shaped(data, SplitSecret(data).leaves)
+    value, clean = shaped_value(data, SplitSecret(data).leaves)
     texts = [(leaf, other) for leaf, other in SplitSecret(data).leaves if isinstance(leaf, str)]
 
     output = result(server.call("give_apart", value=value, texts=[text for text, _ in texts]))
@@ -284,23 +286,23 @@ def test_a_secret_split_over_names_and_numbers_is_redacted(
     )
 
 
-def read(server: EchoServer, text: str) -> str:
-    SAID[0] = text
+def read_resource(server: EchoServer, text: str) -> str:
+    KEPT_TEXT[0] = text
     return server.mcp("resources/read", uri="parrot://said")
 
 
-def listed(server: EchoServer, text: str) -> str:
-    SAID[0] = text
+def listed_resources(server: EchoServer, text: str) -> str:
+    KEPT_TEXT[0] = text
     return server.mcp("resources/list")
 
 
-def logged(server: EchoServer, text: str) -> str:
-    with overheard("json") as log:
+def logged_text(server: EchoServer, text: str) -> str:
+    with formatted_logs("json") as log:
         server.call("crash", text=text)
     return log.getvalue()
 
 
-def replayed(server: EchoServer, text: str) -> str:
+def replayed_answer(server: EchoServer, text: str) -> str:
     key = ("Idempotency-Key", f"split-{hash(text)}")
     server.rest("say_once", key, text=text)
     return server.rest("say_once", key, text=text)
@@ -315,11 +317,11 @@ OUTPUT_CHANNELS: dict[str, Callable[[EchoServer, str], str]] = {
     "progress": lambda server, text: server.call("report_once", text=text),
     "question": lambda server, text: server.call("ask_plainly", text=text),
     "task": lambda server, text: server.task(text=text),
-    "resource": read,
-    "list of resources": listed,
+    "resource": read_resource,
+    "list of resources": listed_resources,
     "REST text": lambda server, text: server.rest("say", text=text),
-    "outcome of an earlier call": replayed,
-    "log": logged,
+    "outcome of an earlier call": replayed_answer,
+    "log": logged_text,
 }
 
 

@@ -14,7 +14,7 @@ from gatepost.redaction import redactor as redactor_module
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES
 from gatepost.redaction.split_screen import SplitScreen
-from tests.support.measuring import each, steps
+from tests.support.measuring import count_lines, each
 
 ROW = {"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}
 TABLE = json.dumps([ROW] * 15)
@@ -30,7 +30,7 @@ SEPARATORS = {
 }
 
 
-def ways_to_cut(value: str) -> Iterator[list[str]]:
+def all_splits(value: str) -> Iterator[list[str]]:
     """Yield the pieces of a value for every way to cut it."""
     for many in range(1, len(value)):
         for cuts in combinations(range(1, len(value)), many):
@@ -43,7 +43,7 @@ def test_every_way_to_cut_a_secret_is_found(gap: str) -> None:
     """Into single bytes, too, and where the outer pieces are the ends of longer strings."""
     redactor, between = Redactor({"KEY": SHORT_SECRET}), SEPARATORS[gap]
     quote = between[0]
-    for pieces in ways_to_cut(SHORT_SECRET):
+    for pieces in all_splits(SHORT_SECRET):
         for before, behind in (("", ""), ("left", "right")):
             planted = f"[{quote}{before}{between.join(pieces)}{behind}{quote}]"
 
@@ -58,7 +58,7 @@ def test_every_way_to_cut_a_secret_into_strings_and_numbers_is_found() -> None:
     """Digits of the secret may be numbers."""
     secret = "a12-b345c6"
     redactor = Redactor({"KEY": secret})
-    for pieces in ways_to_cut(secret):
+    for pieces in all_splits(secret):
         leaves = [piece if piece.isdigit() else json.dumps(piece) for piece in pieces]
 
         clean = cleaned_text(f"{TABLE}, [{', '.join(leaves)}]", redactor)
@@ -129,7 +129,7 @@ def test_a_long_text_takes_no_more_steps_for_each_string_in_it() -> None:
     for text in (short, long):
         cleaned_text(text, redactor)  # what it is looked for with is kept
 
-    assert steps(lambda: cleaned_text(long, redactor)) < 2 * steps(
+    assert count_lines(lambda: cleaned_text(long, redactor)) < 2 * count_lines(
         lambda: cleaned_text(short, redactor)
     )
 
@@ -141,8 +141,8 @@ def test_strings_of_one_byte_are_searched_in_linear_time(byte: str) -> None:
     redactor, text = Redactor({"KEY": SHORT_SECRET}), f'"{byte}' + '",' * 20
     redactor.is_unsplit(text.encode())  # what it is looked for with is kept
 
-    fewer = steps(lambda: redactor.is_unsplit(text.encode() * 300))
-    more = steps(lambda: redactor.is_unsplit(text.encode() * 600))
+    fewer = count_lines(lambda: redactor.is_unsplit(text.encode() * 300))
+    more = count_lines(lambda: redactor.is_unsplit(text.encode() * 600))
 
     assert more < 3 * fewer
 
@@ -155,7 +155,7 @@ def test_secrets_with_a_common_ending_are_prepared_in_bounded_time() -> None:
         for number in (10, 100)
     )
 
-    assert steps(lambda: many.is_unsplit(TABLE.encode())) < 2 * steps(
+    assert count_lines(lambda: many.is_unsplit(TABLE.encode())) < 2 * count_lines(
         lambda: some.is_unsplit(TABLE.encode())
     )
 
@@ -174,7 +174,7 @@ def test_comparisons_with_values_of_a_common_ending_are_bounded() -> None:
         redactor.is_unsplit(b'"none"')  # what it is looked for with is kept
 
     few, more = (
-        steps(lambda: [redactor.is_unsplit(text) for text in texts])  # noqa: B023
+        count_lines(lambda: [redactor.is_unsplit(text) for text in texts])  # noqa: B023
         for redactor in (some, many)
     )
 

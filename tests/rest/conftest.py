@@ -18,9 +18,9 @@ from tests.support.server import Server, issuer_settings, running_server
 RUNS: list[CallContext] = []
 """The contexts of all calls that ran."""
 
-STARTED = threading.Event()
-CANCELLED = threading.Event()
-GO_ON = threading.Event()
+CALL_STARTED = threading.Event()
+CALL_CANCELLED = threading.Event()
+MAY_CONTINUE = threading.Event()
 
 
 TOOLS = "tests.rest.conftest"
@@ -76,11 +76,11 @@ async def wait_long(ctx: CallContext) -> str:
 
 
 async def _wait() -> str:
-    STARTED.set()
+    CALL_STARTED.set()
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        CANCELLED.set()
+        CALL_CANCELLED.set()
         raise
     return "never"
 
@@ -89,8 +89,8 @@ async def _wait() -> str:
 async def book_appointment(ctx: CallContext, day: str) -> Ticket:
     """Book an appointment; takes as long as the test wants."""
     RUNS.append(ctx)
-    STARTED.set()
-    assert await asyncio.to_thread(GO_ON.wait, 10)
+    CALL_STARTED.set()
+    assert await asyncio.to_thread(MAY_CONTINUE.wait, 10)
     return Ticket(ticket_id=len(RUNS), status=day)
 
 
@@ -176,7 +176,7 @@ def idp() -> Iterator[Idp]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def rest_working_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Servers keep their state where they are started."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("rest"))

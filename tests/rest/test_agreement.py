@@ -53,7 +53,7 @@ def decision(answer: Response) -> tuple[str, str]:
     return ("unknown", "") if unknown else (f"else {answer.status}", "")
 
 
-async def compared(
+async def assert_protocols_agree(
     tools: list[Tool], obtainable: frozenset[str] | None, caller: TenantContext
 ) -> None:
     client = EndpointClient(tools, obtainable=obtainable)
@@ -78,7 +78,7 @@ def test_rest_and_mcp_agree_for_any_caller(
     offered: tuple[list[Tool], frozenset[str] | None], caller: TenantContext
 ) -> None:
     """Both hide, run and challenge the same tools (12); REST lists those that run."""
-    asyncio.run(compared(*offered, caller))
+    asyncio.run(assert_protocols_agree(*offered, caller))
 
 
 def test_a_list_is_encoded_once_for_each_permission_set() -> None:

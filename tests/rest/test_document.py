@@ -86,13 +86,13 @@ def server(idp: Idp) -> Iterator[Server]:
         yield server
 
 
-def fetched(server: Server) -> dict[str, Any]:
+def fetched_document(server: Server) -> dict[str, Any]:
     with urllib.request.urlopen(f"{server.client.origin}/openapi.json", timeout=60) as answer:  # noqa: S310
         document: dict[str, Any] = json.load(answer)
     return document
 
 
-def believed(document: dict[str, Any]) -> dict[str, Any]:
+def with_valid_headers(document: dict[str, Any]) -> dict[str, Any]:
     """The same with the tenant's own name in the header that is checked, so that more goes on."""
     for methods in document["paths"].values():
         for operation in methods.values():
@@ -102,7 +102,7 @@ def believed(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def tried(
+def generated_requests(
     server: Server,
     document: dict[str, Any],
     examples: int,
@@ -136,7 +136,7 @@ def tried(
 @EXAMPLES
 def test_generated_requests_get_only_documented_answers(server: Server, examples: int) -> None:
     """Status, type, body and headers of every answer are described; bad requests get 4xx."""
-    document = believed(fetched(server))
+    document = with_valid_headers(fetched_document(server))
     # Some probes ask with other methods, so health answers them all.
     del document["paths"]["/health"]
     if examples == FEW_EXAMPLES:
@@ -144,7 +144,7 @@ def test_generated_requests_get_only_documented_answers(server: Server, examples
         document["paths"] = {
             path: item for path, item in document["paths"].items() if not path.startswith("/v1/")
         }
-    sent, wrong = tried(server, document, examples, without=LEFT_OUT)
+    sent, wrong = generated_requests(server, document, examples, without=LEFT_OUT)
 
     assert wrong == set()
     assert sent > 50
@@ -152,11 +152,13 @@ def test_generated_requests_get_only_documented_answers(server: Server, examples
 
 def test_generated_calls_of_real_tools_get_only_documented_answers(server: Server) -> None:
     """This holds for any arguments and headers."""
-    document = believed(fetched(server))
+    document = with_valid_headers(fetched_document(server))
     call = document["paths"]["/tool/{name}/call"]
     call["post"]["parameters"][0]["schema"] = {"type": "string", "enum": TOOL_NAMES}
     document["paths"] = {"/tool/{name}/call": call, "/health": document["paths"]["/health"]}
-    sent, wrong = tried(server, document, MANY_EXAMPLES, without=[*LEFT_OUT, "unsupported_method"])
+    sent, wrong = generated_requests(
+        server, document, MANY_EXAMPLES, without=[*LEFT_OUT, "unsupported_method"]
+    )
 
     assert wrong == set()
     assert sent > 50
@@ -168,11 +170,13 @@ def test_generated_requests_of_an_administrator_get_only_documented_answers(
     server: Server, examples: int
 ) -> None:
     """The refresh is left out, as no server answers at generated addresses (502)."""
-    document = believed(fetched(server))
+    document = with_valid_headers(fetched_document(server))
     paths = document["paths"]
     document["paths"] = {path: item for path, item in paths.items() if path.startswith("/v1/")}
     del document["paths"]["/v1/mcp-servers/{id}/refresh"]
-    sent, wrong = tried(server, document, examples, without=LEFT_OUT, scope="gatepost:admin")
+    sent, wrong = generated_requests(
+        server, document, examples, without=LEFT_OUT, scope="gatepost:admin"
+    )
 
     assert wrong == set()
     assert sent > 50
@@ -181,7 +185,7 @@ def test_generated_requests_of_an_administrator_get_only_documented_answers(
 @pytest.mark.requirement("O1", "O3")
 def test_responses_match_the_schemas_of_the_document(server: Server) -> None:
     """A generated client reads tools, errors and health by these schemas."""
-    document = fetched(server)
+    document = fetched_document(server)
     rest_client, schemas = RestClient(server), document["components"]["schemas"]
     for tool in rest_client.tools().json:
         Draft202012Validator(schemas["Tool"]).validate(tool)
@@ -193,5 +197,5 @@ def test_responses_match_the_schemas_of_the_document(server: Server) -> None:
 
 def test_the_document_has_the_version_that_runs(server: Server) -> None:
     """The package, health and the document have one version."""
-    assert fetched(server)["info"]["version"] == version()
-    assert fetched(server)["openapi"].startswith("3.1")
+    assert fetched_document(server)["info"]["version"] == version()
+    assert fetched_document(server)["openapi"].startswith("3.1")

@@ -70,7 +70,7 @@ def nodes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 SCHEMAS = st.recursive(LEAF_SCHEMAS, nodes, max_leaves=6)
 
 
-def rooted(node: Any, first: Any, second: Any) -> dict[str, Any]:
+def below_root(node: Any, first: Any, second: Any) -> dict[str, Any]:
     """The node below a root in which all references find something, none of them itself."""
     plain = {
         "a": _without_references(first),
@@ -99,7 +99,7 @@ def accepts(schema: Any, value: Any) -> bool:
     return bool(validator.is_valid(value))
 
 
-def converted(schema: dict[str, Any]) -> dict[str, Any]:
+def converted_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return {**as_draft_07(schema), "$schema": DRAFT_07}
 
 
@@ -107,11 +107,11 @@ def converted(schema: dict[str, Any]) -> dict[str, Any]:
 @given(SCHEMAS, SCHEMAS, SCHEMAS, JSON_VALUES)
 def test_both_schemas_accept_the_same_values(node: Any, one: Any, two: Any, value: Any) -> None:
     """This holds for all keywords that draft-07 has a form of."""
-    schema = rooted(node, one, two)
+    schema = below_root(node, one, two)
     before = json.dumps(schema)
 
-    assert accepts(schema, {"a": value}) == accepts(converted(schema), {"a": value})
-    assert accepts(schema, [value]) == accepts(converted(schema), [value])
+    assert accepts(schema, {"a": value}) == accepts(converted_schema(schema), {"a": value})
+    assert accepts(schema, [value]) == accepts(converted_schema(schema), [value])
     assert json.dumps(schema) == before
 
 
@@ -133,9 +133,9 @@ def test_keywords_that_draft_07_lacks_make_the_schema_more_permissive(
     node: dict[str, Any], value: Any
 ) -> None:
     """A client refuses no value that the tool accepts; the tool's own check refuses the rest."""
-    schema = rooted(node, True, True)
+    schema = below_root(node, True, True)
 
-    assert not accepts(schema, {"a": value}) or accepts(converted(schema), {"a": value})
+    assert not accepts(schema, {"a": value}) or accepts(converted_schema(schema), {"a": value})
 
 
 REWRITTEN_SCHEMAS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [

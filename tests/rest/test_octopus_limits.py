@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from tests.rest.conftest import CANCELLED, RUNS, STARTED, TOOLS
+from tests.rest.conftest import CALL_CANCELLED, CALL_STARTED, RUNS, TOOLS
 from tests.support.client import RestClient, request
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
@@ -14,7 +14,7 @@ from tests.support.server import issuer_settings, running_server
 @pytest.mark.parametrize(("tool", "default_s"), [("wait_briefly", 30), ("wait_long", 0.2)])
 def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s: float) -> None:
     """The tool's own limit or that of the server ends the tool itself, too."""
-    CANCELLED.clear()
+    CALL_CANCELLED.clear()
     limits = {"load": [TOOLS], "timeout_s": default_s}
     with running_server(
         idp, [issuer_settings(idp)], tools=limits, tenancy={"create_on_first_use": True}
@@ -22,14 +22,14 @@ def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s
         answer = RestClient(server).call(tool)
 
         assert answer.error == (504, "timeout")
-        assert CANCELLED.wait(5)
+        assert CALL_CANCELLED.wait(5)
 
 
 @pytest.mark.requirement("O8")
 def test_o8_a_disconnect_cancels_the_call(rest_client: RestClient) -> None:
     """No client waits for the answer any more, so Gatepost cancels the call."""
-    STARTED.clear()
-    CANCELLED.clear()
+    CALL_STARTED.clear()
+    CALL_CANCELLED.clear()
     client = rest_client.server.client
     head = [
         ("Host", client.authority),
@@ -39,9 +39,9 @@ def test_o8_a_disconnect_cancels_the_call(rest_client: RestClient) -> None:
     ]
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(request("POST", "/tool/wait_long/call", head, b"{}"))
-        assert STARTED.wait(60)
+        assert CALL_STARTED.wait(60)
 
-    assert CANCELLED.wait(60)
+    assert CALL_CANCELLED.wait(60)
 
 
 @pytest.mark.requirement("O9")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
-from tests.rest.conftest import GO_ON, RUNS, STARTED
-from tests.support.client import RestAnswer, RestClient, failure, old_call, request, result
+from tests.rest.conftest import CALL_STARTED, MAY_CONTINUE, RUNS
+from tests.support.client import RestAnswer, RestClient, failure, request, result, session_call
 from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("O12")
@@ -23,10 +23,10 @@ BOOKING_ARGUMENTS = {"day": "monday"}
 @pytest.fixture(autouse=True)
 def slow_bookings() -> Iterator[None]:
     """A booking takes until the test ends it, or until the end of the test."""
-    STARTED.clear()
-    GO_ON.clear()
+    CALL_STARTED.clear()
+    MAY_CONTINUE.clear()
     yield
-    GO_ON.set()
+    MAY_CONTINUE.set()
 
 
 class Later(threading.Thread):
@@ -41,7 +41,7 @@ class Later(threading.Thread):
         self.heard = self.rest_client.call("book_appointment", BOOKING_ARGUMENTS, *self.fields)
 
     def done(self) -> RestAnswer:
-        GO_ON.set()
+        MAY_CONTINUE.set()
         self.join(60)
         assert not self.is_alive()
         return self.heard
@@ -68,7 +68,7 @@ def test_o12_a_retry_while_the_first_runs_waits_for_it(rest_client: RestClient, 
     """Octopus retries a call that timed out; the appointment is booked once."""
     mark, before = (name, f"meanwhile-{name}"), len(RUNS)
     first = Later(rest_client, mark)
-    assert STARTED.wait(60)
+    assert CALL_STARTED.wait(60)
     second = Later(rest_client, mark)
 
     assert first.done().json == second.done().json
@@ -88,7 +88,7 @@ def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(rest_client: Res
     ]
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(request("POST", "/tool/book_appointment/call", fields, body))
-        assert STARTED.wait(60)
+        assert CALL_STARTED.wait(60)
     eventually(lambda: '"correlation":"broken"' in rest_client.server.log(), within=10)
     again = Later(rest_client, mark)
 
@@ -130,7 +130,7 @@ def test_o12_both_protocols_share_their_keys(rest_client: RestClient) -> None:
     modern = result(client.call(token, "create_ticket", arguments, fields=[(KEY, "shared")]))
     session = [("Mcp-Session-Id", client.open(token)), (KEY, "shared")]
     legacy = result(
-        client.send("POST", None, session, old_call("create_ticket", arguments), token=token)
+        client.send("POST", None, session, session_call("create_ticket", arguments), token=token)
     )
 
     assert rest == modern["structuredContent"] == legacy["structuredContent"]

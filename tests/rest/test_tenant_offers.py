@@ -31,11 +31,11 @@ def server(idp: Idp) -> Iterator[Server]:
         yield running
 
 
-def of(server: Server, tenant: str, **claims: str) -> RestClient:
+def client_of(server: Server, tenant: str, **claims: str) -> RestClient:
     return RestClient(server, server.token(org_id=tenant, **claims))
 
 
-def described(rest_client: RestClient, name: str = NAME) -> str:
+def description_of(rest_client: RestClient, name: str = NAME) -> str:
     [description] = [
         tool["description"] for tool in rest_client.tools().json if tool["name"] == name
     ]
@@ -44,23 +44,23 @@ def described(rest_client: RestClient, name: str = NAME) -> str:
 
 def test_tenants_with_the_same_names_see_their_own_offers(server: Server) -> None:
     """Neither tenant gets the descriptor or the list of the other."""
-    acme, globex = of(server, "acme"), of(server, "globex")
+    acme, globex = client_of(server, "acme"), client_of(server, "globex")
     for _ in range(2):
-        assert described(acme) == "Find ours."
-        assert described(globex) == "Find theirs."
+        assert description_of(acme) == "Find ours."
+        assert description_of(globex) == "Find theirs."
     assert acme.names() == globex.names()
     assert acme.call(NAME).json["result"] == "ours find"
     assert globex.call(NAME).json["result"] == "theirs find"
-    assert of(server, "initech").call(NAME).error == (404, "not_found")
+    assert client_of(server, "initech").call(NAME).error == (404, "not_found")
 
 
 def test_a_changed_definition_is_shown(server: Server) -> None:
     """Its name is the same."""
     source.put("hooli", ours.tool("find", "Before."))
-    hooli = of(server, "hooli")
-    assert described(hooli) == "Before."
+    hooli = client_of(server, "hooli")
+    assert description_of(hooli) == "Before."
     source.put("hooli", ours.tool("find", "After."))
-    assert described(hooli) == "After."
+    assert description_of(hooli) == "After."
 
 
 @pytest.mark.requirement("E9")
@@ -68,7 +68,7 @@ def test_tools_outside_an_agents_capabilities_are_unknown(server: Server) -> Non
     """The list leaves them out, and calls get the error of an unknown tool."""
     agents = {"agent": Agent(frozenset({ours.capability}))}
     source.put("pied", ours.tool("find"), agents=agents)
-    agent = of(server, "pied", client_id="agent")
+    agent = client_of(server, "pied", client_id="agent")
 
     assert agent.names() == [NAME]
     hidden, unknown = agent.call("whoami"), agent.call("nothere")
@@ -82,13 +82,13 @@ def test_too_many_tools_name_the_capabilities_of_upstreams(server: Server) -> No
     many = [ours.tool(f"t{number}") for number in range(MAX_TOOLS)]
     agents = {"agent": Agent(frozenset({theirs.capability}))}
     source.put("umbrella", *many, theirs.tool("last"), agents=agents)
-    refused = of(server, "umbrella").tools()
+    refused = client_of(server, "umbrella").tools()
 
     assert refused.error == (409, "too_many_tools")
     assert f"{ours.capability} ({MAX_TOOLS})" in refused.json["message"]
     assert f"{theirs.capability} (1)" in refused.json["message"]
     assert "pack:demo" in refused.json["message"]
-    assert of(server, "umbrella", client_id="agent").names() == ["mcp_crm__last"]
+    assert client_of(server, "umbrella", client_id="agent").names() == ["mcp_crm__last"]
 
 
 def test_without_the_store_every_request_gets_503(server: Server) -> None:
@@ -96,16 +96,16 @@ def test_without_the_store_every_request_gets_503(server: Server) -> None:
     source.drop()
     source.down = True
     try:
-        assert of(server, "acme").tools().error == (503, "unavailable")
-        assert of(server, "acme").call("whoami").error == (503, "unavailable")
+        assert client_of(server, "acme").tools().error == (503, "unavailable")
+        assert client_of(server, "acme").call("whoami").error == (503, "unavailable")
     finally:
         source.down = False
-    assert of(server, "acme").call(NAME).status == 200
+    assert client_of(server, "acme").call(NAME).status == 200
 
 
 def test_tool_names_of_tenants_are_no_metric_labels(server: Server) -> None:
     """All tools of tenants share one label, because a tenant decides how many there are."""
-    assert of(server, "acme").call(NAME).status == 200
+    assert client_of(server, "acme").call(NAME).status == 200
     server.services.call_batch.flush()
     registry = registry_of(server.shared_metrics, version="1")
     page = generate_latest(registry).decode()

@@ -46,7 +46,7 @@ class Fault:
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_restart_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pause before a restart, so that no test waits for it."""
     monkeypatch.setattr(background, "PAUSE_S", 0.01)
 
@@ -118,16 +118,18 @@ async def test_a_cancelled_background_task_cleans_up_before_its_canceller_contin
     assert done == ["tidied"]
 
 
-async def nothing() -> None:
+async def return_at_once() -> None:
     """Return at once, although background work must not end."""
 
 
-async def cancelled() -> None:
+async def raise_cancelled() -> None:
     """Fail as if another task had cancelled the work."""
     raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize(("work", "how"), [(nothing, "none"), (cancelled, "cancelled")])
+@pytest.mark.parametrize(
+    ("work", "how"), [(return_at_once, "none"), (raise_cancelled, "cancelled")]
+)
 async def test_background_work_that_returns_is_restarted(work: Any, how: str) -> None:
     """Otherwise the operator would not notice that the work has stopped."""
     times = 0

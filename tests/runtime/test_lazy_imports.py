@@ -10,7 +10,7 @@ import pytest
 
 import gatepost
 from gatepost.secrets.keyring import create
-from tests.support.commands import READY
+from tests.support.commands import READY_LINE
 from tests.support.processes import Process, free_port, python_environment
 
 HELP = """
@@ -174,7 +174,7 @@ def test_a_tool_may_use_the_orm_that_the_stores_do_not(tmp_path: Path) -> None:
 def served(settings: str, folder: Path) -> tuple[set[str], str]:
     """The modules of a server with these settings, and what it printed."""
     (folder / "gatepost.toml").write_text(CONFIG.format(port=free_port(), settings=settings))
-    return modules(SERVE_PROGRAM, folder, until=READY)
+    return modules(SERVE_PROGRAM, folder, until=READY_LINE)
 
 
 def test_a_server_imports_only_the_modules_that_its_configuration_uses(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def ring(folder: Path) -> str:
     return f"file:{folder / 'ring.json'}"
 
 
-def ready(server: ServerProcess) -> tuple[int, str]:
+def readiness(server: ServerProcess) -> tuple[int, str]:
     """What `/readyz` says on a connection of its own."""
     with closing(
         http.client.HTTPConnection("127.0.0.1", server.client.port, timeout=60)
@@ -71,7 +71,7 @@ def ready(server: ServerProcess) -> tuple[int, str]:
         return answer.status, json.loads(answer.read())["status"]
 
 
-def signalled(process: Gatepost, number: int = signal.SIGTERM) -> None:
+def send_signal(process: Gatepost, number: int = signal.SIGTERM) -> None:
     process.process.send_signal(number)
 
 
@@ -90,22 +90,22 @@ def test_readyz_reports_a_stop_before_the_server_stops(
     """`/readyz` is 503 while calls and new connections go on; a second signal ends the wait."""
     with start(tmp_path, idp, NEVER_S, valkey if workers > 1 else "") as server:
         token = server.token()
-        eventually(lambda: ready(server) == (200, "ok"), within=WITHIN_S)
-        signalled(server.process)
+        eventually(lambda: readiness(server) == (200, "ok"), within=WITHIN_S)
+        send_signal(server.process)
         for _ in range(10 * workers):  # whichever worker takes it
-            eventually(lambda: ready(server) == (503, "stopping"), within=WITHIN_S)
+            eventually(lambda: readiness(server) == (503, "stopping"), within=WITHIN_S)
         assert server.status(token) == 200, "it serves what still comes"
 
         later = time.monotonic() + ONE_SIGNAL_S
         eventually(lambda: time.monotonic() > later, within=WITHIN_S)
-        signalled(server.process)
+        send_signal(server.process)
         assert server.process.process.wait(WITHIN_S) == 0
 
 
 def test_the_pre_stop_delay_ends_by_itself(tmp_path: Path, idp: Idp) -> None:
     """The socket closes after `leave_s`."""
     with start(tmp_path, idp, 0.5) as server:
-        signalled(server.process)
+        send_signal(server.process)
         eventually(lambda: not accepts(server), within=WITHIN_S)
 
 
@@ -116,7 +116,7 @@ def test_idle_connections_end_last(tmp_path: Path, idp: Idp) -> None:
         running = threading.Thread(
             target=lambda: heard.append(server.client.call(token, "held")), daemon=True
         )
-        eventually(lambda: ready(server)[0] == 200, within=WITHIN_S)
+        eventually(lambda: readiness(server)[0] == 200, within=WITHIN_S)
         with socket.create_connection(
             ("127.0.0.1", server.client.port), timeout=WITHIN_S
         ) as connection:
@@ -125,7 +125,7 @@ def test_idle_connections_end_last(tmp_path: Path, idp: Idp) -> None:
             assert read_answer(connection).status == 200
             running.start()
             eventually((tmp_path / "began").exists, within=WITHIN_S)
-            signalled(server.process)
+            send_signal(server.process)
             eventually(lambda: not accepts(server), within=WITHIN_S)
 
             connection.sendall(request)
@@ -147,7 +147,7 @@ def test_simultaneous_signals_count_as_one(tmp_path: Path, idp: Idp, valkey: str
         running.start()
         eventually((tmp_path / "began").exists, within=WITHIN_S)
         for _ in range(3):
-            signalled(server.process, signal.SIGINT)
+            send_signal(server.process, signal.SIGINT)
         eventually(lambda: not accepts(server), within=WITHIN_S)
         (tmp_path / "go-on").touch()
         running.join(WITHIN_S)

@@ -25,7 +25,7 @@ from gatepost.telemetry.shared_memory import OFFSETS
 from gatepost_authz.errors import InvalidToken
 from tests.support import issuers as f
 from tests.support.issuers import ABSENT, Idp, TokenFactory
-from tests.support.measuring import ManualClock, eventually, overheard, steps
+from tests.support.measuring import ManualClock, count_lines, eventually, formatted_logs
 from tests.support.server import Server, issuer_settings, running_server
 
 CHOSEN_TEXT = "chosen-by-the-caller"
@@ -49,7 +49,7 @@ def make_with(**changes: Any) -> Make:
     return lambda server: server.token(**changes)
 
 
-def dated(**seconds_from_now: int) -> Make:
+def make_with_times(**seconds_from_now: int) -> Make:
     """Dated from the call: a whole run of the tests takes longer than ten minutes."""
     return lambda server: server.token(
         **{claim: int(time.time()) + seconds for claim, seconds in seconds_from_now.items()}
@@ -60,7 +60,7 @@ def unknown_issuer(server: Server) -> str:
     return TokenFactory(f"https://{CHOSEN_TEXT}.example", server.client.resource).token()
 
 
-def twisted(server: Server) -> str:
+def badly_signed_token(server: Server) -> str:
     return server.token(sign=f.signer(f.rsa_key("another"), "RS256"), org_id=CHOSEN_TEXT)
 
 
@@ -84,10 +84,12 @@ REFUSED_TOKEN_CASES = [
     RefusedTokenCase(
         "wrong_type", make_with(header={"typ": CHOSEN_TEXT}), "typ", "issuers.tokens.types"
     ),
-    RefusedTokenCase("bad_signature", twisted, setting="issuers.jwks_uri"),
-    RefusedTokenCase("expired", dated(exp=-600, iat=-900), "exp", "issuers.leeway_s"),
-    RefusedTokenCase("not_yet_valid", dated(nbf=600), "nbf", "issuers.leeway_s", "acme"),
-    RefusedTokenCase("lives_too_long", dated(exp=10**7), "exp", "issuers.max_lifetime_s", "acme"),
+    RefusedTokenCase("bad_signature", badly_signed_token, setting="issuers.jwks_uri"),
+    RefusedTokenCase("expired", make_with_times(exp=-600, iat=-900), "exp", "issuers.leeway_s"),
+    RefusedTokenCase("not_yet_valid", make_with_times(nbf=600), "nbf", "issuers.leeway_s", "acme"),
+    RefusedTokenCase(
+        "lives_too_long", make_with_times(exp=10**7), "exp", "issuers.max_lifetime_s", "acme"
+    ),
     RefusedTokenCase(
         "missing_claim",
         make_with(client_id=ABSENT),
@@ -137,7 +139,7 @@ def events_in(log: str, event: str) -> list[dict[str, Any]]:
     return [entry for entry in events if entry["event"] == event]
 
 
-def counted(server: Server, reason: str) -> int:
+def refusal_count(server: Server, reason: str) -> int:
     """How often the metric has counted the reason."""
     [label] = TOKENS_REFUSED.labels
     index = cast("FixedLabel", label).values.index(reason)
@@ -153,9 +155,9 @@ def test_the_log_names_reason_claim_and_rule(
     """It names issuer and tenant only if they are proved, and no value that the caller chose."""
     monkeypatch.setattr(refused_tokens, "MAX_PER_PEER", 10**6)
     monkeypatch.setattr(refused_tokens, "MAX_EVENTS", 10**6)
-    before = counted(server, case.reason)
+    before = refusal_count(server, case.reason)
 
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         answer = server.client.call(case.make(server))
 
     [event] = events_in(log.getvalue(), "token_refused")
@@ -168,7 +170,7 @@ def test_the_log_names_reason_claim_and_rule(
     assert event["request_id"] == dict(answer.headers)["x-request-id"]
     assert event["peer"] == "127.0.0.1"
     assert CHOSEN_TEXT not in json.dumps(event)
-    assert counted(server, case.reason) == before + 1
+    assert refusal_count(server, case.reason) == before + 1
     assert case.reason not in str(answer) or case.reason in PUBLIC_REASONS
 
 
@@ -176,8 +178,8 @@ def test_a_refused_token_with_a_valid_signature_is_recorded(server: Server) -> N
     """The dashboard shows the record; a token with a bad signature is on no tenant's record."""
     refusals_of = server.services.refusals
     refusals_of._window_ends = 0.0
-    server.client.call(dated(exp=10**7)(server))
-    server.client.call(twisted(server))
+    server.client.call(make_with_times(exp=10**7)(server))
+    server.client.call(badly_signed_token(server))
     records = server.services.records
 
     def outcomes() -> set[str]:
@@ -190,7 +192,7 @@ def test_a_refused_token_with_a_valid_signature_is_recorded(server: Server) -> N
 
 def test_a_request_without_a_token_is_no_refused_token(server: Server) -> None:
     """Every client begins with such a request."""
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         assert server.client.call(None).status == 401
 
     assert not events_in(log.getvalue(), "token_refused")
@@ -231,7 +233,7 @@ def test_the_doctor_checks_revocations(server: Server, tmp_path: Path) -> None:
     """It reads them from the database, as running servers do."""
     token = server.token()
     assert "were not checked" in examined(server, tmp_path, token).output
-    path = configured(server, tmp_path)
+    path = configured_reasons(server, tmp_path)
 
     done = CliRunner().invoke(revoke, ["--config", str(path), "--tenant", "acme"])
 
@@ -242,7 +244,7 @@ def test_the_doctor_checks_revocations(server: Server, tmp_path: Path) -> None:
     assert "tenant:  acme" in judged.output
 
 
-def configured(server: Server, folder: Path) -> Path:
+def configured_reasons(server: Server, folder: Path) -> Path:
     """The configuration of the site in a file, with a database of its own."""
     port = server.client.resource.split(":")[2].split("/")[0]
     [table] = settings(server.idp)
@@ -259,7 +261,7 @@ def configured(server: Server, folder: Path) -> Path:
 
 def examined(server: Server, folder: Path, token: str) -> Any:
     """What the doctor says of the token, which it reads from its standard input."""
-    path = configured(server, folder)
+    path = configured_reasons(server, folder)
     return CliRunner().invoke(command, ["--config", str(path), "--token", "-"], input=token + "\n")
 
 
@@ -275,7 +277,7 @@ async def test_a_flood_cannot_fill_the_log() -> None:
     """Per minute the log takes a few refusals per peer, and not many in all; it counts the rest."""
     clock = ManualClock(100.0)
     heard = many_refused_tokens(clock)
-    with overheard("json") as log:
+    with formatted_logs("json") as log:
         for at in range(1_000):
             for host in ("10.0.0.1", f"10.1.{at // 250}.{at % 250}"):
                 scope = {"type": "http", "client": (host, 1)}
@@ -302,4 +304,6 @@ async def test_one_refusal_of_a_flood_costs_a_few_steps() -> None:
     for _ in range(refused_tokens.MAX_PER_PEER + 1):
         heard.by_gate(scope, InvalidToken("malformed_token"))
 
-    assert steps(lambda: heard.by_gate(scope, InvalidToken("revoked_or_suspended"))) <= MAX_STEPS
+    assert (
+        count_lines(lambda: heard.by_gate(scope, InvalidToken("revoked_or_suspended"))) <= MAX_STEPS
+    )

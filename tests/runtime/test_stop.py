@@ -14,7 +14,7 @@ import pytest
 from gatepost.audit.record import read
 from gatepost.storage.backends import open_records
 from tests.runtime.test_serve import tool_call
-from tests.support.commands import READY, Gatepost, token
+from tests.support.commands import READY_LINE, Gatepost, token
 from tests.support.measuring import eventually
 from tests.support.processes import free_port, python_environment
 
@@ -97,13 +97,13 @@ def short_deadlines(folder: Path) -> Iterator[Gatepost]:
     ]
     process = Gatepost(command, env=python_environment(), cwd=folder)
     try:
-        process.url = process.wait_for(READY)["url"]
+        process.url = process.wait_for(READY_LINE)["url"]
         yield process
     finally:
         process.kill()
 
 
-async def recorded(folder: Path, tool: str) -> list[str]:
+async def recorded_outcomes(folder: Path, tool: str) -> list[str]:
     """The outcomes of this tool's calls that are on record."""
     records = await open_records(f"sqlite:///{folder}/state/gatepost.db")
     stopped_records = [read(row) for row in await records.of("acme").trail.chain(1).rows(0, 1000)]
@@ -147,4 +147,4 @@ def test_a_stop_ends_the_process_despite_a_hanging_tool(
         assert "Traceback" not in gatepost.output
     if tool != "blocks":
         # What was done is on record before the database closes.
-        assert asyncio.run(recorded(tmp_path, tool)) == ["cancelled"]
+        assert asyncio.run(recorded_outcomes(tmp_path, tool)) == ["cancelled"]

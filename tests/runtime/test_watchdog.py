@@ -191,7 +191,7 @@ def events(logged: list[Any], name: str) -> list[Any]:
 
 
 @contextmanager
-def calling(server: Server, tool: str, key: str = "") -> Iterator[None]:
+def running_call(server: Server, tool: str, key: str = "") -> Iterator[None]:
     """A call that goes on for the time of a block."""
     caller = threading.Thread(target=call, args=(server, tool), kwargs={"key": key})
     caller.start()
@@ -212,7 +212,7 @@ def test_a_blocked_event_loop_is_logged_during_the_block(
     """The line names the tool, its request and the code; of a task that a tool began, the code."""
     logged.clear()
     unblock.clear()
-    with calling(server, tool, key):
+    with running_call(server, tool, key):
         eventually(lambda: events(logged, "loop_blocked"), within=15)
 
     (line,) = events(logged, "loop_blocked")
@@ -227,7 +227,7 @@ def test_a_tool_in_a_thread_blocks_no_other_call(server: Server, logged: list[An
     """Other calls are answered while it runs."""
     logged.clear()
     unblock.clear()
-    with calling(server, "waits_in_a_thread"):
+    with running_call(server, "waits_in_a_thread"):
         for _ in range(3):
             assert not call(server, "echoes")["isError"]
 

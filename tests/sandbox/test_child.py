@@ -29,13 +29,13 @@ def shell(folder: Path, script: str, /, **more: Any) -> Confined:
     return Confined(argv=("/bin/sh", "-c", script), root=str(folder), **(usual | more))
 
 
-async def done(program: Confined, timeout_s: float = 20) -> ProcessResult:
+async def run_program(program: Confined, timeout_s: float = 20) -> ProcessResult:
     return await run(program, timeout_s=timeout_s, max_bytes=10_000)
 
 
 async def test_a_confined_program_uses_what_it_is_allowed(tmp_path: Path) -> None:
     """It runs the system's programs, writes to its own folder and has an exit code."""
-    ended = await done(shell(tmp_path, "echo out; echo err >&2; echo x > a; cat a; exit 3"))
+    ended = await run_program(shell(tmp_path, "echo out; echo err >&2; echo x > a; cat a; exit 3"))
 
     assert ended == ProcessResult(3, b"out\nx\n", b"err\n", (False, False))
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
@@ -68,7 +68,7 @@ async def test_the_kernel_denies_everything_else(tmp_path: Path, script: str, sa
     folder = tmp_path / "own"
     folder.mkdir()
 
-    ended = await done(shell(folder, script))
+    ended = await run_program(shell(folder, script))
 
     assert says in ended.err.decode()
     assert b"the secret" not in ended.out
@@ -93,9 +93,9 @@ async def test_a_confined_program_connects_only_to_named_ports(tmp_path: Path) -
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         runs = {"runs": ("/usr", "/bin", "/lib", "/lib64", sys.base_prefix, sys.prefix)}
-        without = await done(shell(tmp_path, script.format(port), **runs))
-        other = await done(shell(tmp_path, script.format(port), ports=(port + 1,), **runs))
-        allowed = await done(shell(tmp_path, script.format(port), ports=(port,), **runs))
+        without = await run_program(shell(tmp_path, script.format(port), **runs))
+        other = await run_program(shell(tmp_path, script.format(port), ports=(port + 1,), **runs))
+        allowed = await run_program(shell(tmp_path, script.format(port), ports=(port,), **runs))
 
     assert b"PermissionError" in without.err
     assert b"PermissionError" in other.err
@@ -125,7 +125,7 @@ async def test_a_program_without_network_cannot_open_network_sockets(
     script = f'{sys.executable} -I -S -c "{start}; {makes}"'
     runs = ("/usr", "/bin", "/lib", "/lib64", sys.base_prefix, sys.prefix)
 
-    ended = await done(shell(tmp_path, script, offline=True, runs=runs))
+    ended = await run_program(shell(tmp_path, script, offline=True, runs=runs))
 
     assert error in ended.err.decode()
     assert bool(ended.err) == bool(error)
@@ -136,8 +136,8 @@ async def test_a_folder_that_became_a_link_is_not_entered(tmp_path: Path) -> Non
     (tmp_path / "inside").mkdir()
     (tmp_path / "link").symlink_to("/")
 
-    entered = await done(shell(tmp_path, "pwd", folder=("inside",)))
-    refused = await done(shell(tmp_path, "pwd", folder=("link",)))
+    entered = await run_program(shell(tmp_path, "pwd", folder=("inside",)))
+    refused = await run_program(shell(tmp_path, "pwd", folder=("link",)))
 
     assert entered.out.decode().strip() == f"{tmp_path}/inside"
     assert refused == ProcessResult(126, b"", b"cannot start: Not a directory\n", (False, False))
@@ -148,7 +148,7 @@ async def test_resource_limits_apply_to_a_confined_program(tmp_path: Path) -> No
     os.environ["LEFT_OVER"] = "x"
     try:
         script = "head -c 5000 /dev/zero > a; wc -c < a; env | grep LEFT; ls /proc/self/fd | wc -l"
-        ended = await done(shell(tmp_path, script, limits={"FSIZE": 1000}))
+        ended = await run_program(shell(tmp_path, script, limits={"FSIZE": 1000}))
     finally:
         del os.environ["LEFT_OVER"]
 
@@ -158,14 +158,14 @@ async def test_resource_limits_apply_to_a_confined_program(tmp_path: Path) -> No
 
 async def test_a_closed_output_ends_a_program(tmp_path: Path) -> None:
     """SIGPIPE ends it as on a terminal, although Python itself ignores that signal."""
-    ended = await done(shell(tmp_path, "(cat /dev/zero; echo $? >&2) | head -c 1; exit 5"))
+    ended = await run_program(shell(tmp_path, "(cat /dev/zero; echo $? >&2) | head -c 1; exit 5"))
 
     assert (ended.code, ended.out, ended.err) == (5, b"\0", b"141\n")
 
 
 async def test_a_flood_of_output_is_cut_and_not_waited_for(tmp_path: Path) -> None:
     """Output beyond the limit is dropped as it arrives."""
-    ended = await done(shell(tmp_path, "head -c 3000000 /dev/zero; echo x >&2"))
+    ended = await run_program(shell(tmp_path, "head -c 3000000 /dev/zero; echo x >&2"))
 
     assert (len(ended.out), ended.err, ended.cut) == (10_000, b"x\n", (True, False))
 
@@ -175,7 +175,7 @@ STUBBORN_PROGRAM = (
 )
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -201,7 +201,7 @@ async def test_a_process_that_ignores_the_signal_is_killed_with_its_children(
     """The signal comes first; the program and its child ignore it, and both are gone afterwards."""
     monkeypatch.setattr("gatepost.sandbox.child.GRACE_S", 0.2)
     work = asyncio.create_task(
-        done(shell(tmp_path, STUBBORN_PROGRAM), 1 if ends == "timeout" else 60)
+        run_program(shell(tmp_path, STUBBORN_PROGRAM), 1 if ends == "timeout" else 60)
     )
     await asyncio.to_thread(eventually, lambda: len(group_of(tmp_path)) >= 3, within=20)
     started = group_of(tmp_path)
@@ -213,14 +213,14 @@ async def test_a_process_that_ignores_the_signal_is_killed_with_its_children(
     with pytest.raises((TimeoutError, asyncio.CancelledError)):
         await work
 
-    eventually(lambda: not any(alive(pid) for pid in started), within=20)
+    eventually(lambda: not any(is_alive(pid) for pid in started), within=20)
 
 
 async def test_a_child_that_outlives_its_parent_is_killed(tmp_path: Path) -> None:
     """A child that its parent left behind is killed soon."""
-    ended = await done(shell(tmp_path, "sleep 60 > /dev/null 2>&1 & echo $!"))
+    ended = await run_program(shell(tmp_path, "sleep 60 > /dev/null 2>&1 & echo $!"))
 
-    eventually(lambda: not alive(int(ended.out)), within=20)
+    eventually(lambda: not is_alive(int(ended.out)), within=20)
 
 
 def test_a_confined_program_ends_with_the_server(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_confined_program_ends_with_the_server(tmp_path: Path) -> None:
         server.kill()
         server.wait(60)
 
-    eventually(lambda: not alive(started), within=20)
+    eventually(lambda: not is_alive(started), within=20)
 
 
 def command_of(pid: int) -> bytes:

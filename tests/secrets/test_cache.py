@@ -17,7 +17,7 @@ from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryEntries, MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.secrets.test_vault import clock, poll, records, secrets, vault
+from tests.secrets.test_vault import clock, poll_once, records, secrets, vault
 from tests.support.measuring import ManualClock
 
 __all__ = ["clock", "records", "secrets", "vault"]  # fixtures
@@ -34,7 +34,7 @@ def keys(vault: SecretStore) -> None:
 
 
 @pytest.fixture
-def elsewhere(records: MemoryRecords, vault: SecretStore) -> SecretStore:
+def other_process_store(records: MemoryRecords, vault: SecretStore) -> SecretStore:
     """The same secrets as another process has them."""
     return SecretStore(records, vault.keyring, clock=lambda: 2_000.0)
 
@@ -59,15 +59,15 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def secrets_of(secrets: SecretCache, tenant: str = "acme") -> Mapping[str, str]:
     """Return the secrets of the tenant as before a call of a tool."""
-    return beside_keys((secrets.loaded(tenant) or await secrets.load(tenant)).values)
+    return without_ring_keys((secrets.loaded(tenant) or await secrets.load(tenant)).values)
 
 
 def cached_secrets(secrets: SecretCache, tenant: str | None) -> Mapping[str, str]:
     """Return the cached secrets of the tenant as the redaction uses them."""
-    return beside_keys(secrets.known_secrets(tenant).values)
+    return without_ring_keys(secrets.known_secrets(tenant).values)
 
 
-def beside_keys(values: Mapping[str, str]) -> Mapping[str, str]:
+def without_ring_keys(values: Mapping[str, str]) -> Mapping[str, str]:
     """All but the keys of the ring, which are always there."""
     return {name: value for name, value in values.items() if value not in KEYS}
 
@@ -99,28 +99,34 @@ async def test_concurrent_first_calls_read_secrets_once(
 
 
 async def test_a_change_at_another_process_is_found_by_the_poll(
-    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
+    records: MemoryRecords,
+    secrets: SecretCache,
+    other_process_store: SecretStore,
+    clock: ManualClock,
 ) -> None:
     """The next poll finds it; without a change no secret is read again."""
-    await elsewhere.put("acme", "KEY", FIRST_VALUE)
+    await other_process_store.put("acme", "KEY", FIRST_VALUE)
     first = await secrets.load("acme")
-    await poll(records, secrets)
+    await poll_once(records, secrets)
     assert await secrets.load("acme") is first  # read once more, and found the same
 
-    await elsewhere.put("acme", "KEY", SECOND_VALUE)
+    await other_process_store.put("acme", "KEY", SECOND_VALUE)
     assert secrets.loaded("acme") is first
-    await poll(records, secrets)
+    await poll_once(records, secrets)
 
     assert (await secrets_of(secrets))["KEY"] == SECOND_VALUE
     assert secrets.known_secrets("acme").version != first.version
 
 
 async def test_a_change_without_a_notification_is_found_by_polling(
-    secrets: SecretCache, records: MemoryRecords, elsewhere: SecretStore, clock: ManualClock
+    secrets: SecretCache,
+    records: MemoryRecords,
+    other_process_store: SecretStore,
+    clock: ManualClock,
 ) -> None:
     """The process that made the change may have died before the notification."""
     await secrets_of(secrets)
-    sealed = elsewhere._sealed("acme", "KEY", BoundSecret(FIRST_VALUE))
+    sealed = other_process_store._sealed("acme", "KEY", BoundSecret(FIRST_VALUE))
     await records.of("acme").entries("secrets").put("KEY", sealed, now=0.0)
     clock.now += CACHED_S - 1
     assert await secrets_of(secrets) == {}
@@ -130,31 +136,34 @@ async def test_a_change_without_a_notification_is_found_by_polling(
 
 
 async def test_a_secret_that_a_tool_uses_is_always_read_from_the_store(
-    secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
+    secrets: SecretCache, other_process_store: SecretStore, clock: ManualClock
 ) -> None:
     """A new one works at once and is known before the tool has it; a deleted one works no more."""
     assert await secrets_of(secrets) == {}
-    await elsewhere.put("acme", "KEY", FIRST_VALUE)
+    await other_process_store.put("acme", "KEY", FIRST_VALUE)
 
     assert await secrets.value("acme", "KEY") == BoundSecret(FIRST_VALUE)
     assert cached_secrets(secrets, "acme") == {"KEY": FIRST_VALUE}
     assert await secrets.value("globex", "KEY") is None
 
-    await elsewhere.delete("acme", "KEY")
+    await other_process_store.delete("acme", "KEY")
     assert await secrets.value("acme", "KEY") is None
 
 
 async def test_replaced_and_deleted_values_are_still_redacted_for_a_while(
-    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
+    records: MemoryRecords,
+    secrets: SecretCache,
+    other_process_store: SecretStore,
+    clock: ManualClock,
 ) -> None:
     """Running calls may hold the old value; its marker has a name that no secret can have."""
-    await elsewhere.put("acme", "KEY", FIRST_VALUE)
+    await other_process_store.put("acme", "KEY", FIRST_VALUE)
     await secrets_of(secrets)
-    await elsewhere.put("acme", "KEY", SECOND_VALUE)
-    await poll(records, secrets)
+    await other_process_store.put("acme", "KEY", SECOND_VALUE)
+    await poll_once(records, secrets)
     assert await secrets_of(secrets) == {"KEY": SECOND_VALUE, "KEY.1": FIRST_VALUE}
-    await elsewhere.delete("acme", "KEY")
-    await poll(records, secrets)
+    await other_process_store.delete("acme", "KEY")
+    await poll_once(records, secrets)
     assert await secrets_of(secrets) == {"KEY.1": FIRST_VALUE, "KEY.2": SECOND_VALUE}
 
     clock.now += REPLACED_S + 1
@@ -162,7 +171,7 @@ async def test_replaced_and_deleted_values_are_still_redacted_for_a_while(
 
 
 async def test_an_older_reading_does_not_drop_a_secret_that_a_tool_got(
-    secrets: SecretCache, elsewhere: SecretStore, monkeypatch: pytest.MonkeyPatch
+    secrets: SecretCache, other_process_store: SecretStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reading began before the secret was set, and ends after the tool got it."""
     reading, go_on = asyncio.Event(), asyncio.Event()
@@ -177,13 +186,13 @@ async def test_an_older_reading_does_not_drop_a_secret_that_a_tool_got(
     monkeypatch.setattr(SecretStore, "sealed", slow)
     loading = asyncio.create_task(secrets.load("acme"))
     await reading.wait()
-    await elsewhere.put("acme", "KEY", FIRST_VALUE)
+    await other_process_store.put("acme", "KEY", FIRST_VALUE)
     asking = asyncio.create_task(secrets.value("acme", "KEY"))
     go_on.set()
 
     assert await asking == BoundSecret(FIRST_VALUE)
     assert cached_secrets(secrets, "acme") == {"KEY": FIRST_VALUE}
-    assert beside_keys((await loading).values) == {}
+    assert without_ring_keys((await loading).values) == {}
 
 
 async def test_secrets_of_tenants_are_isolated(secrets: SecretCache, vault: SecretStore) -> None:
@@ -200,7 +209,7 @@ async def test_secrets_of_tenants_are_isolated(secrets: SecretCache, vault: Secr
     assert cached_secrets(secrets, None) == {}
 
 
-async def out(*_: object) -> None:
+async def raise_unavailable(*_: object) -> None:
     raise StoreUnavailable("the database does not answer")
 
 
@@ -212,7 +221,7 @@ async def test_cached_tenants_survive_an_outage(
     await secrets_of(secrets)
     with monkeypatch.context() as outage:
         for name in ("sealed", "get"):
-            outage.setattr(SecretStore, name, out)
+            outage.setattr(SecretStore, name, raise_unavailable)
         clock.now += CACHED_S
         assert await secrets_of(secrets) == {"KEY": FIRST_VALUE}
         assert secrets.loaded("acme") is not None
@@ -236,11 +245,11 @@ async def test_idle_tenants_are_forgotten(
     clock.now += IDLE_S - 1
     await secrets_of(secrets)
     clock.now += 2
-    await poll(records, secrets)
+    await poll_once(records, secrets)
     assert cached_secrets(secrets, "acme") == {"KEY": FIRST_VALUE}
 
     clock.now += IDLE_S
-    await poll(records, secrets)
+    await poll_once(records, secrets)
     assert cached_secrets(secrets, "acme") == {}
     assert await secrets_of(secrets) == {"KEY": FIRST_VALUE}
 
@@ -275,7 +284,7 @@ async def test_the_keys_of_the_ring_are_redacted_for_every_tenant(
     assert ring.current.text in path.read_text()
     second = rotate(path, keep=1)
     ring.reread()
-    await poll(records, secrets)
+    await poll_once(records, secrets)
 
     assert set(secrets.known_secrets("acme").values) == {f"GATEPOST.{first}", f"GATEPOST.{second}"}
     assert secrets.known_secrets("acme").values[f"GATEPOST.{second}"] in path.read_text()
@@ -299,11 +308,11 @@ async def test_tenants_without_secrets_share_one_version(
 
 
 async def test_a_secret_that_a_pack_stores_belongs_to_the_tenant(
-    secrets: SecretCache, elsewhere: SecretStore
+    secrets: SecretCache, other_process_store: SecretStore
 ) -> None:
     """Known at once, here and at every replica; of any length, as its caller chose it."""
     await secrets.put("acme", "openapi_shop", "abc")
-    other = SecretCache(elsewhere)
+    other = SecretCache(other_process_store)
 
     assert cached_secrets(secrets, "acme") == {"openapi_shop": "abc"}
     assert await secrets_of(other) == {"openapi_shop": "abc"}
@@ -332,7 +341,7 @@ async def test_a_secret_that_cannot_be_opened_is_an_error(
 
 async def test_the_poll_for_changes_continues_after_an_outage(
     secrets: SecretCache,
-    elsewhere: SecretStore,
+    other_process_store: SecretStore,
     records: MemoryRecords,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -350,7 +359,7 @@ async def test_the_poll_for_changes_continues_after_an_outage(
         return await real(subjects)
 
     monkeypatch.setattr(records, "changes", counted)
-    await elsewhere.put("acme", "KEY", FIRST_VALUE)
+    await other_process_store.put("acme", "KEY", FIRST_VALUE)
     poller = ChangePoller(records, MemorySharedStore())
     async with poller.polling({SUBJECT: secrets.take_up}), asyncio.timeout(10):
         while cached_secrets(secrets, "acme") != {"KEY": FIRST_VALUE}:

@@ -15,7 +15,7 @@ from gatepost.dev.composition import dev_ring
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.secrets.names import MAX_BYTES
 from tests.secrets import test_tool_calls
-from tests.secrets.test_tool_calls import proof
+from tests.secrets.test_tool_calls import digest_of
 from tests.support.client import ResourceClient, result
 from tests.support.commands import CommandResult, DeploymentFolder, dev, token
 from tests.support.measuring import each
@@ -40,7 +40,7 @@ def deployment(folder: Path) -> Iterator[DeploymentFolder]:
     deployment.close()
 
 
-def alone(folder: Path, *arguments: str, typed: bytes = b"") -> CommandResult:
+def run_separately(folder: Path, *arguments: str, typed: bytes = b"") -> CommandResult:
     """A command as a process of its own, as from a shell."""
     done = subprocess.run(
         [sys.executable, "-m", "gatepost", "secrets", *arguments],
@@ -282,11 +282,11 @@ def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
     """Its ring and settings are in its state folder, so that they can be set and outlive it."""
     config = ("--tenant", "acme", "--config", str(tmp_path / "state" / "dev.toml"))
     with dev(tmp_path, "--tools", TOOLS) as gatepost:
-        done = alone(tmp_path, "set", "A_KEY", *config, typed=PASSWORD.encode())
+        done = run_separately(tmp_path, "set", "A_KEY", *config, typed=PASSWORD.encode())
         assert done.code == 0, done
         bearer = token(tmp_path, "--tenant", "acme")
         answer = ResourceClient(gatepost.url).call(bearer, "unlock", {"token": "secret:A_KEY"})
-        assert result(answer)["structuredContent"] == {"proof": proof(PASSWORD)}
+        assert result(answer)["structuredContent"] == {"proof": digest_of(PASSWORD)}
         assert PASSWORD not in gatepost.output
     ring = tmp_path / "state" / "keyring.json"
     assert ring.stat().st_mode & 0o077 == 0

@@ -10,7 +10,7 @@ from gatepost.secrets.names import SecretRefused
 from gatepost.secrets.store import PURPOSE, SUBJECT, SecretStore, SecretUnreadable, _context
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost_authz.address_policy import ToolAddressPolicy
-from tests.secrets.test_vault import changes, records, vault
+from tests.secrets.test_vault import change_count, records, vault
 from tests.support.measuring import each
 
 __all__ = ["records", "vault"]  # fixtures
@@ -138,12 +138,12 @@ async def test_a_new_value_keeps_the_hosts_of_the_old_one(
     assert await vault.put("acme", "API_KEY", SECRET_VALUE + "2") == ("gitlab.com",)
     assert await vault.get("acme", "API_KEY") == BoundSecret(SECRET_VALUE + "2", ("gitlab.com",))
 
-    before = await changes(records)
+    before = await change_count(records)
     assert await vault.bind("acme", "API_KEY", ("a.example", "b.example"))
     assert await vault.get("acme", "API_KEY") == BoundSecret(
         SECRET_VALUE + "2", ("a.example", "b.example")
     )
-    assert await changes(records) > before
+    assert await change_count(records) > before
     assert [row.hosts for row in await vault.rows("acme")] == [("a.example", "b.example")]
 
     assert await vault.put("acme", "API_KEY", SECRET_VALUE, ()) == ()

@@ -32,7 +32,7 @@ def test_a_ring_verifies_its_own_signature(path: Path) -> None:
     assert all("\x21" <= letter <= "\x7e" for letter in token)
 
 
-def changed(token: str, at: int) -> str:
+def changed_token(token: str, at: int) -> str:
     return token[:at] + ("A" if token[at] != "A" else "B") + token[at + 1 :]
 
 
@@ -40,8 +40,8 @@ FORGERIES = {
     "empty": lambda token: "",
     "no dot": lambda token: token.replace(".", ""),
     "other key id": lambda token: "00000000" + token[8:],
-    "payload changed": lambda token: changed(token, 12),
-    "proof changed": lambda token: changed(token, len(token) - 10),
+    "payload changed": lambda token: changed_token(token, 12),
+    "proof changed": lambda token: changed_token(token, len(token) - 10),
     "cut": lambda token: token[:-8],
     "padding": lambda token: token + "=",
     "letters outside the alphabet": lambda token: token[:20] + "!" + token[20:],

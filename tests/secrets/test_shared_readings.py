@@ -11,7 +11,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from tests.secrets.test_vault import clock, poll, records, secrets, vault
+from tests.secrets.test_vault import clock, poll_once, records, secrets, vault
 from tests.support.measuring import ManualClock
 
 __all__ = ["clock", "records", "secrets", "vault"]  # fixtures
@@ -20,7 +20,7 @@ FIRST_VALUE, SECOND_VALUE = "the-first-value", "the-second-value"
 
 
 @pytest.fixture
-def elsewhere(records: MemoryRecords, vault: SecretStore) -> SecretStore:
+def other_process_store(records: MemoryRecords, vault: SecretStore) -> SecretStore:
     """The same secrets as another process has them."""
     return SecretStore(records, vault.keyring, clock=lambda: 2_000.0)
 
@@ -77,26 +77,26 @@ async def test_tenants_with_concurrent_first_calls_share_a_reading(
 async def test_active_tenants_are_reloaded_together(
     records: MemoryRecords,
     secrets: SecretCache,
-    elsewhere: SecretStore,
+    other_process_store: SecretStore,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are read after the interval or a change; idle tenants wait for their next call."""
     for tenant in ("acme", "globex", "idle"):
-        await elsewhere.put(tenant, "KEY", FIRST_VALUE)
+        await other_process_store.put(tenant, "KEY", FIRST_VALUE)
         await secrets_of(secrets, tenant)
     assert secrets.loaded("acme")
     assert secrets.loaded("globex")
     clock.now += CACHED_S - 1
     requests = readings(monkeypatch)
-    await poll(records, secrets)
+    await poll_once(records, secrets)
     assert requests == [{"acme", "globex"}]
 
     clock.now += 2
     assert secrets.loaded("acme")
     assert secrets.loaded("idle") is None
-    await elsewhere.put("globex", "KEY", SECOND_VALUE)
-    await poll(records, secrets)
+    await other_process_store.put("globex", "KEY", SECOND_VALUE)
+    await poll_once(records, secrets)
     assert own_secrets(secrets, "globex") == {"KEY": FIRST_VALUE}
     assert secrets.loaded("acme")
 
@@ -104,7 +104,7 @@ async def test_active_tenants_are_reloaded_together(
 async def test_a_shared_reading_does_not_drop_a_secret_that_a_tool_got(
     records: MemoryRecords,
     secrets: SecretCache,
-    elsewhere: SecretStore,
+    other_process_store: SecretStore,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -116,11 +116,11 @@ async def test_a_shared_reading_does_not_drop_a_secret_that_a_tool_got(
 
     async def slow(vault: SecretStore, tenants: Collection[str]) -> Mapping[str, Sequence[Entry]]:
         slow_reading = await real(vault, tenants)
-        await elsewhere.put("acme", "KEY", FIRST_VALUE)
+        await other_process_store.put("acme", "KEY", FIRST_VALUE)
         assert await secrets.value("acme", "KEY") == BoundSecret(FIRST_VALUE)
         return slow_reading
 
     monkeypatch.setattr(SecretStore, "sealed", slow)
-    await poll(records, secrets)
+    await poll_once(records, secrets)
 
     assert own_secrets(secrets, "acme") == {"KEY": FIRST_VALUE}

@@ -24,7 +24,7 @@ from tests.support.stores import Postgres
 safe = Pack("safe")
 
 
-def proof(value: str | None) -> str:
+def digest_of(value: str | None) -> str:
     """What shows which value it was, and not the value."""
     return "nothing" if value is None else hashlib.sha256(value.encode()).hexdigest()[:16]
 
@@ -33,7 +33,7 @@ def proof(value: str | None) -> str:
 async def unlock(ctx: CallContext, token: Secret, literals: bool = True) -> dict[str, Any]:
     """Open the safe."""
     value = await ctx.secret(token, field="token", literals=literals)
-    return {"proof": proof(value)}
+    return {"proof": digest_of(value)}
 
 
 @safe.tool()
@@ -52,7 +52,7 @@ async def stow(ctx: CallContext, name: str, token: Secret) -> dict[str, Any]:
 @safe.tool()
 async def fetch(ctx: CallContext, name: str) -> dict[str, Any]:
     """Use what was kept."""
-    return {"proof": proof(await ctx.sealed.get(f"safe_{name}"))}
+    return {"proof": digest_of(await ctx.sealed.get(f"safe_{name}"))}
 
 
 @safe.tool()
@@ -128,7 +128,7 @@ def test_a_secret_is_used_by_its_name(
     secret_servers.deployment.set(name, SECRET_VALUE, "acme")
     for at in (0, 1):
         reply = secret_servers.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
-        assert reply.value == {"proof": proof(SECRET_VALUE)}
+        assert reply.value == {"proof": digest_of(SECRET_VALUE)}
 
     done = secret_servers.deployment.run("secrets", "delete", name, "--tenant", "acme")
     assert done == (0, f"Secret {name} of tenant acme is deleted.\n", "")
@@ -169,16 +169,20 @@ def test_the_same_name_is_another_secret_in_another_tenant(
     secret_servers.deployment.set(near, SECRET_VALUE, "globex")
     mine, theirs = secret_servers.agent("acme"), secret_servers.agent("globex")
 
-    assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(SECRET_VALUE + "a")}
+    assert mine.call("unlock", token=f"secret:{name}").value == {
+        "proof": digest_of(SECRET_VALUE + "a")
+    }
     refused = str(theirs.call("unlock", token=f"secret:{name}").failure)
     assert near in refused
     assert "--tenant globex" in refused
     assert "acme" not in refused
 
     secret_servers.deployment.set(name, SECRET_VALUE + "g", "globex")
-    assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(SECRET_VALUE + "a")}
+    assert mine.call("unlock", token=f"secret:{name}").value == {
+        "proof": digest_of(SECRET_VALUE + "a")
+    }
     assert theirs.call("unlock", token=f"secret:{name}").value == {
-        "proof": proof(SECRET_VALUE + "g")
+        "proof": digest_of(SECRET_VALUE + "g")
     }
 
 
@@ -212,7 +216,7 @@ def test_a_literal_is_accepted_only_where_literals_are_allowed(
     """The refusal does not repeat it."""
     agent = secret_servers.agent("acme", protocol)
 
-    assert agent.call("unlock", token=SECRET_VALUE).value == {"proof": proof(SECRET_VALUE)}
+    assert agent.call("unlock", token=SECRET_VALUE).value == {"proof": digest_of(SECRET_VALUE)}
     refused = agent.call("unlock", token=SECRET_VALUE, literals=False).failure
     assert "`token` takes no literal value here; name a secret" in str(refused)
     assert SECRET_VALUE not in str(refused)
@@ -230,15 +234,15 @@ def test_a_secret_that_a_pack_stores_is_available_at_every_server(
     )
     assert here.call("stow", name=name, token="abc").value == {"kept": name}
 
-    assert remote.call("fetch", name=name).value == {"proof": proof("abc")}
+    assert remote.call("fetch", name=name).value == {"proof": digest_of("abc")}
     other = secret_servers.agent("globex", protocol).call("fetch", name=name)
-    assert other.value == {"proof": proof(None)}
+    assert other.value == {"proof": digest_of(None)}
     assert "no name of a secret" in str(here.call("unlock", token=f"secret:safe_{name}").failure)
     listed = secret_servers.deployment.run("secrets", "list", "--tenant", "acme")
     assert f"safe_{name}" not in listed.out
 
     assert remote.call("discard", name=name).value == {"was": True}
-    assert here.call("fetch", name=name).value == {"proof": proof(None)}
+    assert here.call("fetch", name=name).value == {"proof": digest_of(None)}
     assert here.call("discard", name=name).value == {"was": False}
 
 
@@ -310,7 +314,7 @@ def test_answers_never_contain_the_servers_own_secrets(secret_servers: ServersWi
         assert "REDACTED:GATEPOST" in agent.call("say", text=url).text
 
 
-def forms(value: str) -> list[bytes]:
+def encoded_forms(value: str) -> list[bytes]:
     """A value as a dump or a file may hold it."""
     plain = value.encode()
     return [plain, plain.hex().encode(), base64.b64encode(plain), base64.urlsafe_b64encode(plain)]
@@ -335,7 +339,7 @@ def test_stored_secrets_do_not_contain_their_value(
         content = text.encode()
 
     assert name.encode() in content
-    assert not [form for form in forms(value) if form in content]
+    assert not [form for form in encoded_forms(value) if form in content]
 
 
 @pytest.mark.parametrize("protocol", BOTH_PROTOCOLS)
@@ -370,10 +374,12 @@ def test_rotations_of_the_ring_keep_secrets(secret_servers: ServersWithSecrets) 
     secret_servers.deployment.set(new, SECRET_VALUE + "2", "initech")
     agent = secret_servers.agent("initech", at=1)
 
-    assert agent.call("unlock", token=f"secret:{new}").value == {"proof": proof(SECRET_VALUE + "2")}
-    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(SECRET_VALUE)}
+    assert agent.call("unlock", token=f"secret:{new}").value == {
+        "proof": digest_of(SECRET_VALUE + "2")
+    }
+    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": digest_of(SECRET_VALUE)}
     secret_servers.deployment.run("secrets", "rotate")
     listed = secret_servers.deployment.run("secrets", "list", "--tenant", "initech").out
     keys = {line.split()[3] for line in listed.splitlines()[1:]}
     assert keys == {key}
-    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(SECRET_VALUE)}
+    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": digest_of(SECRET_VALUE)}

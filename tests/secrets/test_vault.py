@@ -23,14 +23,14 @@ from gatepost.storage.shared_store import MemorySharedStore
 from tests.support.measuring import ManualClock, each
 
 
-async def poll(records: MemoryRecords, secrets: SecretCache) -> None:
+async def poll_once(records: MemoryRecords, secrets: SecretCache) -> None:
     """Poll for changes once, as a server does."""
     poller = ChangePoller(records, MemorySharedStore())
     async with poller.polling({SUBJECT: secrets.take_up}):
         return
 
 
-async def changes(records: MemoryRecords) -> int:
+async def change_count(records: MemoryRecords) -> int:
     """The counter of changes, which other processes look at."""
     return (await records.changes([SUBJECT])).get(SUBJECT, 0)
 
@@ -130,13 +130,13 @@ async def test_every_change_increases_the_change_counter(
     records: MemoryRecords, vault: SecretStore
 ) -> None:
     """Other processes poll this number."""
-    counters = [await changes(records)]
+    counters = [await change_count(records)]
     await vault.put("acme", "API_KEY", SECRET_VALUE)
-    counters.append(await changes(records))
+    counters.append(await change_count(records))
     await vault.delete("globex", "API_KEY")
-    assert await changes(records) == counters[-1]
+    assert await change_count(records) == counters[-1]
     await vault.delete("acme", "API_KEY")
-    counters.append(await changes(records))
+    counters.append(await change_count(records))
 
     assert counters == sorted(set(counters))
 

@@ -42,7 +42,7 @@ def new_record(at: int = 1_000, **fields: str | None) -> NewAuditRecord:
     )
 
 
-def link(
+def linked(
     chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
 ) -> tuple[list[Segment], ChainHead]:
     """A chain without any proof: each hash says which record it is."""
@@ -66,7 +66,7 @@ def sign(heads: Sequence[ChainHead], _: Checkpoint | None) -> tuple[Checkpoint, 
 async def prune(trail: TenantTrail, through: int, added: NewAuditRecord) -> None:
     """Remove what a checkpoint of one chain covers."""
     new_records: dict[int, list[NewAuditRecord]] = {CHECKPOINTS: [], 1: [added]}
-    await trail.prune({CHECKPOINTS: through, 1: through}, new_records, link)
+    await trail.prune({CHECKPOINTS: through, 1: through}, new_records, linked)
 
 
 async def test_written_records_are_read_in_order(records: Records) -> None:
@@ -75,15 +75,15 @@ async def test_written_records_are_read_in_order(records: Records) -> None:
         ("acme", 1): [new_record(at) for at in range(40)],
         ("globex", 1): [new_record(7, tool="ü\\", erased="yes")],
     }
-    await records.audit.write(batch, link)
-    await records.audit.write({("acme", 1): [new_record(99)]}, link)
+    await records.audit.write(batch, linked)
+    await records.audit.write({("acme", 1): [new_record(99)]}, linked)
     acme, globex = records.of("acme").trail, records.of("globex").trail
-    written = rows_of(*link(("acme", 1), None, [*batch["acme", 1], new_record(99)])[0])
+    written = rows_of(*linked(("acme", 1), None, [*batch["acme", 1], new_record(99)])[0])
 
     assert await acme.chain(1).rows(0, 100) == written
     assert await acme.chain(1).rows(38, 2) == written[38:40]
     assert await globex.chain(1).rows(0, 100) == rows_of(
-        *link(("globex", 1), None, batch["globex", 1])[0]
+        *linked(("globex", 1), None, batch["globex", 1])[0]
     )
     assert await globex.heads() == [ChainHead("globex", 1, 1, b"1", 0, "")]
     assert await records.of("initech").trail.heads() == []
@@ -99,10 +99,10 @@ async def test_line_breaks_do_not_split_a_record(records: Records) -> None:
     assert split_record.side is not None
     sent = msgspec.structs.replace(split_record, side=b"{\n" + split_record.side[1:])
     batch = {("ac\nme", 1): [new_record(tool="a\nb"), sent], ("globex", 1): [sent, new_record()]}
-    await records.audit.write(batch, link)
+    await records.audit.write(batch, linked)
 
     for chain, new_records in batch.items():
-        written = rows_of(*link(chain, None, new_records)[0])
+        written = rows_of(*linked(chain, None, new_records)[0])
         assert await records.of(chain[0]).trail.chain(1).rows(0, 9) == written
 
 
@@ -114,13 +114,13 @@ async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
     ) -> tuple[list[Segment], ChainHead]:
         if chain[0] == "globex":
             raise LookupError(chain)
-        return link(chain, head, new_records)
+        return linked(chain, head, new_records)
 
     with pytest.raises(LookupError):
         await records.audit.write(
             {("acme", 1): [new_record()], ("globex", 1): [new_record()]}, broken
         )
-    await records.audit.write({("acme", 1): [new_record(5)]}, link)
+    await records.audit.write({("acme", 1): [new_record(5)]}, linked)
 
     assert [row.at for row in await records.of("acme").trail.chain(1).rows(0, 9)] == [5]
 
@@ -132,7 +132,7 @@ async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None
     async def work(replica: Records) -> None:
         for at in range(10):
             batch = {("acme", 1): [new_record(at)], ("globex", 1): [new_record(at), new_record(at)]}
-            await replica.audit.write(batch, link)
+            await replica.audit.write(batch, linked)
 
     await asyncio.gather(*map(work, several))
     acme = await several[0].of("acme").trail.chain(1).rows(0, 1000)
@@ -176,9 +176,9 @@ async def test_queries_are_answered_newest_first(records: Records) -> None:
         new_record(4 * HOUR, tool="look"),
         new_record(5 * HOUR, outcome="denied"),
     ]
-    await records.audit.write({("acme", 1): batch, ("globex", 1): [new_record()]}, link)
+    await records.audit.write({("acme", 1): batch, ("globex", 1): [new_record()]}, linked)
     more = new_record(6 * HOUR, tool="paint", subject='d"a\\v_e', reason="grün", outcome="done")
-    await records.audit.write({("acme", 1): [more]}, link)
+    await records.audit.write({("acme", 1): [more]}, linked)
 
     @each(("query", "numbers"), QUERIES.values(), ids=QUERIES)
     async def answered(query: AuditQuery, numbers: list[int]) -> None:
@@ -192,7 +192,7 @@ async def test_a_query_finds_records_at_any_distance(records: Records) -> None:
     """Among hundreds of commits, each page behind the one before."""
     for at in range(230):
         tool = "rare" if at % 70 == 0 else "write"
-        await records.audit.write({("acme", 1): [new_record(at, tool=tool)]}, link)
+        await records.audit.write({("acme", 1): [new_record(at, tool=tool)]}, linked)
     trail, ids, before = records.of("acme").trail, list[int](), None
     while page := await trail.find(AuditQuery(tool="rare", before=before, limit=1)):
         ids += [row.number for row in page]
@@ -209,10 +209,10 @@ async def test_a_horizon_counts_the_newest_segments_before_a_time(records: Recor
     assert await trail.horizon(None, 0) is None
     for at in range(10, 60, 10):
         await records.audit.write(
-            {("acme", 1 + at % 20): [new_record(at), new_record(at + 5)]}, link
+            {("acme", 1 + at % 20): [new_record(at), new_record(at + 5)]}, linked
         )
         await trail.heads()  # else SQLite joins some of them
-    await records.audit.write({("globex", 1): [new_record(99)]}, link)
+    await records.audit.write({("globex", 1): [new_record(99)]}, linked)
 
     assert [await trail.horizon(None, most) for most in (0, 2, 4, 5)] == [55, 35, 15, None]
     assert [await trail.horizon(before, 1) for before in (46, 45, 44, 15)] == [35, 35, 25, None]
@@ -226,9 +226,9 @@ async def test_records_are_counted_slice_by_slice(records: Records) -> None:
         new_record(HOUR + 1),
         new_record(HOUR + 2, tool="look"),
     ]
-    await records.audit.write({("acme", 1): [*batch, new_record(3 * HOUR)]}, link)
+    await records.audit.write({("acme", 1): [*batch, new_record(3 * HOUR)]}, linked)
     for at in (5, 3 * HOUR + 1, 3 * HOUR + 2):
-        await records.audit.write({("acme", 1): [new_record(at), new_record(at)]}, link)
+        await records.audit.write({("acme", 1): [new_record(at), new_record(at)]}, linked)
     counted = await records.of("acme").trail.count(HOUR, HOUR)
 
     assert counted == [
@@ -238,7 +238,7 @@ async def test_records_are_counted_slice_by_slice(records: Records) -> None:
     ]
 
 
-def limited(at: int, limit: str, times: int, tool: str = "write") -> NewAuditRecord:
+def limit_refusals(at: int, limit: str, times: int, tool: str = "write") -> NewAuditRecord:
     """So many refusals by a limit as one record; older ones do not say by which."""
     body = {"at": at, "kind": "refusal", "tool": tool, "outcome": "rate_limit"}
     sides = msgspec.json.encode(body | {"times": times} | ({"limit": limit} if limit else {}))
@@ -249,11 +249,15 @@ def limited(at: int, limit: str, times: int, tool: str = "write") -> NewAuditRec
 async def test_each_refusal_by_a_limit_is_counted(records: Records) -> None:
     """One record may count many refusals; reading or splitting its segment keeps the counts."""
     trail = records.of("acme").trail
-    batch = [new_record(1), limited(2, "caller", 30), limited(HOUR, "caller", 2)]
-    await records.audit.write({("acme", 1): batch}, link)
+    batch = [new_record(1), limit_refusals(2, "caller", 30), limit_refusals(HOUR, "caller", 2)]
+    await records.audit.write({("acme", 1): batch}, linked)
     for times in (5, 7):
-        batch = [limited(3, "tenant", times), limited(3, "caller", 1), limited(3, "", 9)]
-        await records.audit.write({("acme", 1): batch}, link)
+        batch = [
+            limit_refusals(3, "tenant", times),
+            limit_refusals(3, "caller", 1),
+            limit_refusals(3, "", 9),
+        ]
+        await records.audit.write({("acme", 1): batch}, linked)
     expected = [
         Count(0, "call", "write", "success", 1),
         Count(0, "refusal", "write", "rate_limit", 2),
@@ -275,9 +279,9 @@ async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> 
     stores = [await open_records(sql_url) for _ in range(2)]
     for number in range(3):
         for records in stores:
-            await records.audit.write({("acme", 1): [new_record(1)] * 2}, link)
+            await records.audit.write({("acme", 1): [new_record(1)] * 2}, linked)
             batch = {("acme", 2 + number): [new_record(HOUR)], ("globex", 1): [new_record(1)]}
-            await records.audit.write(batch, link)
+            await records.audit.write(batch, linked)
     with pytest.raises(ZeroDivisionError):
         await stores[0].audit.write({("acme", 1): [new_record(1)]}, lambda *_: 1 / 0)  # type: ignore[arg-type,return-value]  # it fails
     acme, globex = (stores[1].of(tenant).trail for tenant in ("acme", "globex"))
@@ -300,7 +304,7 @@ async def test_only_records_that_the_dashboard_shows_are_counted(records: Record
     """Calls, refusals and refused tokens are counted, and no other records."""
     kinds = ("call", "refusal", "token", "approval", "retention", "tenant")
     batch = [new_record(1, kind=kind) for kind in kinds]
-    await records.audit.write({("acme", 1): batch}, link)
+    await records.audit.write({("acme", 1): batch}, linked)
 
     matching = await records.of("acme").trail.count(0, HOUR)
     assert [record.kind for record in matching] == ["call", "refusal", "token"]
@@ -311,7 +315,7 @@ async def test_checkpoints_are_stored_with_their_chain_head(records: Records) ->
     trail = records.of("acme").trail
     nothing = await trail.check(sign)
     for _ in range(2):
-        await records.audit.write({("acme", 1): [new_record()]}, link)
+        await records.audit.write({("acme", 1): [new_record()]}, linked)
         await trail.check(sign)
     heads = await trail.heads()
 
@@ -327,8 +331,8 @@ async def test_checkpoints_are_stored_with_their_chain_head(records: Records) ->
 async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> None:
     """Both happen in one transaction."""
     trail = records.of("acme").trail
-    await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, link)
-    await trail.chain(1).erase([1, 3], [new_record(9, kind="erasure")], link)
+    await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, linked)
+    await trail.chain(1).erase([1, 3], [new_record(9, kind="erasure")], linked)
     rows = await trail.chain(1).rows(0, 9)
 
     assert [(row.subject, row.side is None) for row in rows[:3]] == [
@@ -343,7 +347,7 @@ async def test_pruning_needs_a_checkpoint(records: Records) -> None:
     """Records up to it go, older checkpoints too, and a record of that is added."""
     trail = records.of("acme").trail
     for _ in range(3):
-        await records.audit.write({("acme", 1): [new_record(), new_record()]}, link)
+        await records.audit.write({("acme", 1): [new_record(), new_record()]}, linked)
         await trail.check(sign)
     with pytest.raises(LookupError):
         await prune(trail, 3, new_record())
@@ -357,9 +361,9 @@ async def test_an_erasure_changes_only_the_given_records(records: Records) -> No
     """The records were written in several batches, and one of them does not exist."""
     trail = records.of("acme").trail
     for _ in range(3):
-        await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, link)
+        await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, linked)
     before = await trail.chain(1).rows(0, 9)
-    await trail.chain(1).erase([2, 3, 7, 99], [new_record(9, kind="erasure")], link)
+    await trail.chain(1).erase([2, 3, 7, 99], [new_record(9, kind="erasure")], linked)
     after = await trail.chain(1).rows(0, 9)
 
     gone = [msgspec.structs.replace(row, side=None, subject=None) for row in before]
@@ -375,7 +379,7 @@ async def test_pruning_can_split_a_batch(records: Records) -> None:
 
     trail = records.of("acme").trail
     batch = [new_record(1), new_record(2, tool="look"), new_record(3), new_record(4)]
-    await records.audit.write({("acme", 1): batch}, link)
+    await records.audit.write({("acme", 1): batch}, linked)
     await trail.check(early)
     before = await trail.chain(1).rows(0, 9)
     await prune(trail, 2, new_record(9, kind="retention"))

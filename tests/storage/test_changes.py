@@ -15,7 +15,7 @@ from gatepost.storage.shared_store import MemorySharedStore
 from tests.support.measuring import capture_logs
 
 
-async def count(records: Records, subject: str) -> None:
+async def count_change(records: Records, subject: str) -> None:
     """Count a change."""
     await records.of(NO_TENANT).entries(subject).put(CHANGE_COUNTER, b"", now=1.0)
 
@@ -62,7 +62,7 @@ class CountedRecords(MemoryRecords):
 
 
 @pytest.fixture
-def kept() -> CountedRecords:
+def counted_records() -> CountedRecords:
     return CountedRecords()
 
 
@@ -72,25 +72,25 @@ def shared_store() -> MemorySharedStore:
 
 
 @pytest.fixture
-def poller(kept: CountedRecords, shared_store: MemorySharedStore) -> ChangePoller:
-    return ChangePoller(kept, shared_store)
+def poller(counted_records: CountedRecords, shared_store: MemorySharedStore) -> ChangePoller:
+    return ChangePoller(counted_records, shared_store)
 
 
 @pytest.fixture
-def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def rare_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll only when notified."""
     monkeypatch.setattr(change_poller, "POLL_S", 3_600)
 
 
 @pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
+def frequent_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_poller, "POLL_S", 0.001)
 
 
 async def test_each_subject_counts_its_own_changes(records: Records) -> None:
     """This holds on every backend; an unchanged subject has no number."""
     for subject in ("one", "one", "two"):
-        await count(records, subject)
+        await count_change(records, subject)
     await records.of("acme").entries("three").put(CHANGE_COUNTER, b"", now=1.0)
 
     assert await records.changes({"one", "two", "three"}) == {"one": 2, "two": 1}
@@ -98,9 +98,9 @@ async def test_each_subject_counts_its_own_changes(records: Records) -> None:
     assert await records.changes(()) == {}
 
 
-@pytest.mark.usefixtures("seldom")
+@pytest.mark.usefixtures("rare_polls")
 async def test_all_followers_share_one_reading_after_a_notification(
-    kept: CountedRecords, shared_store: MemorySharedStore, poller: ChangePoller
+    counted_records: CountedRecords, shared_store: MemorySharedStore, poller: ChangePoller
 ) -> None:
     first, two, late = Taken(), Taken(), Taken()
     async with poller.polling({"one": first, "two": two}):
@@ -108,7 +108,7 @@ async def test_all_followers_share_one_reading_after_a_notification(
         async with poller.following("late", late), asyncio.timeout(10):
             await asyncio.sleep(0)
             for subject in ("one", "late"):
-                await count(kept, subject)
+                await count_change(counted_records, subject)
             while not late.counters:  # the subscription begins a little after the block
                 await notify(shared_store)
                 await asyncio.sleep(0)
@@ -116,42 +116,44 @@ async def test_all_followers_share_one_reading_after_a_notification(
             await late.until(1)
 
     assert 1 not in two.counters
-    assert kept.asked[0] == {"one", "two"}
-    assert {frozenset(subjects) for subjects in kept.asked[1:]} == {
+    assert counted_records.asked[0] == {"one", "two"}
+    assert {frozenset(subjects) for subjects in counted_records.asked[1:]} == {
         frozenset({"one", "two", "late"})
     }
 
 
-@pytest.mark.usefixtures("often")
-async def test_a_slow_follower_delays_no_other(kept: CountedRecords, poller: ChangePoller) -> None:
+@pytest.mark.usefixtures("frequent_polls")
+async def test_a_slow_follower_delays_no_other(
+    counted_records: CountedRecords, poller: ChangePoller
+) -> None:
     """A revocation takes effect however long secrets take to read."""
     slow, other = Taken(), Taken()
     async with poller.polling({"slow": slow, "other": other}):
         slow.may_go.clear()
-        await count(kept, "slow")
+        await count_change(counted_records, "slow")
         await slow.until(1)
         for _ in range(5):
-            await count(kept, "other")
-            await count(kept, "slow")
-            await other.until((await kept.changes({"other"}))["other"])
+            await count_change(counted_records, "other")
+            await count_change(counted_records, "slow")
+            await other.until((await counted_records.changes({"other"}))["other"])
         assert slow.counters[-1] == 1
         slow.may_go.set()
         await slow.until(6)
 
 
-@pytest.mark.usefixtures("often")
+@pytest.mark.usefixtures("frequent_polls")
 @pytest.mark.parametrize("what", ["poll", "follower"])
 async def test_an_outage_is_logged_once_and_ends(
-    kept: CountedRecords, poller: ChangePoller, what: str
+    counted_records: CountedRecords, poller: ChangePoller, what: str
 ) -> None:
     """Either the counters or the changed data cannot be read."""
     taken = Taken()
-    breaks: CountedRecords | Taken = kept if what == "poll" else taken
+    breaks: CountedRecords | Taken = counted_records if what == "poll" else taken
     with capture_logs() as logs:
         async with poller.polling({"one": taken}), asyncio.timeout(10):
             breaks.is_out = True
-            polls = len(kept.asked)
-            while len(kept.asked) < polls + 5:  # noqa: ASYNC110  # nothing else tells
+            polls = len(counted_records.asked)
+            while len(counted_records.asked) < polls + 5:  # noqa: ASYNC110  # nothing else tells
                 await asyncio.sleep(0)
             breaks.is_out = False
             while len(logs) < 2:  # noqa: ASYNC110  # nothing else tells

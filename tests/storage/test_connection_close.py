@@ -35,7 +35,7 @@ class Hold:
         return 1
 
 
-def ended(work: Any) -> bool:
+def loop_closes(work: Any) -> bool:
     """Whether a loop that runs *work* closes: it is one of a thread that may be left behind."""
     thread = threading.Thread(target=lambda: asyncio.run(work), daemon=True)
     thread.start()
@@ -64,7 +64,7 @@ def test_an_event_loop_ends_although_its_statements_were_cancelled(
         asyncio.get_running_loop().call_later(0.05, hold.go.set)
         await records.aclose()
 
-    assert ended(interrupted())
+    assert loop_closes(interrupted())
 
 
 async def test_a_late_sqlite_statement_leaves_the_connection_usable(

@@ -161,7 +161,7 @@ async def database_with_a_task(empty_url: str) -> Database:
     return records.database
 
 
-async def value(database: Database, sql: str) -> object:
+async def single_value(database: Database, sql: str) -> object:
     return (await database.rows(text(sql), {}))[0][0]
 
 
@@ -191,7 +191,7 @@ async def test_a_later_migration_keeps_the_data(empty_url: str, tmp_path: Path) 
     move = await schema.migrate(database, scripts(tmp_path))
 
     assert (move.before, move.after) == (REVISION, "later")
-    assert await value(database, "SELECT tool FROM tasks WHERE news IS NULL") == "changed"
+    assert await single_value(database, "SELECT tool FROM tasks WHERE news IS NULL") == "changed"
     await database.aclose()
 
 
@@ -208,7 +208,7 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(
         await schema.migrate(database, scripts(tmp_path, last))
 
     assert await schema.revision(database) == REVISION
-    assert await value(database, "SELECT tool FROM tasks") == "count"
+    assert await single_value(database, "SELECT tool FROM tasks") == "count"
     shutil.rmtree(tmp_path / "migrations")
     assert (await schema.migrate(database, scripts(tmp_path))).after == "later"
     await database.aclose()

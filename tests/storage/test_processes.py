@@ -27,7 +27,7 @@ from tests.support.processes import Process, python_environment
 FOREVER_S = 1e9
 
 
-async def begin(records: Records, holder: str, keys: list[str]) -> list[str]:
+async def begin_records(records: Records, holder: str, keys: list[str]) -> list[str]:
     """Claim every key, all at once; return those that this process claimed."""
     idempotency = records.of("acme").idempotency
 
@@ -69,7 +69,7 @@ async def take_over(records: Records, holder: str, keys: list[str]) -> list[str]
     return [key for key in await asyncio.gather(*map(one, keys)) if key is not None]
 
 
-async def win(records: Records, holder: str, keys: list[str]) -> list[str]:
+async def put_entries(records: Records, holder: str, keys: list[str]) -> list[str]:
     """Put every entry that was read at its first revision; those that this process put."""
     entries = records.of("acme").entries("race")
 
@@ -107,7 +107,7 @@ async def ask_always(records: Records) -> None:
 
 OPERATIONS: dict[str, Callable[..., Awaitable[Any]]] = {
     operation.__name__: operation
-    for operation in (begin, subscribe, take_over, win, write_always, ask_always)
+    for operation in (begin_records, subscribe, take_over, put_entries, write_always, ask_always)
 }
 
 
@@ -141,7 +141,7 @@ class Peer(Process):
 
 
 @contextlib.contextmanager
-def started(number: int) -> Iterator[list[Peer]]:
+def running_peers(number: int) -> Iterator[list[Peer]]:
     """So many processes."""
     command = [sys.executable, "-m", "tests.storage.test_processes"]
     with contextlib.ExitStack() as stack:
@@ -154,7 +154,7 @@ def started(number: int) -> Iterator[list[Peer]]:
 @pytest.fixture(scope="module")
 def peers() -> Iterator[list[Peer]]:
     """Three processes for all tests here: each takes a second to start, and they forget nothing."""
-    with started(3) as peers:
+    with running_peers(3) as peers:
         yield peers
 
 
@@ -226,7 +226,7 @@ async def test_two_processes_keep_each_others_changes_of_a_session(
 
 async def test_acknowledged_writes_survive_a_kill(sql_url: str) -> None:
     """After SIGKILL in the middle of writing, every acknowledged write is complete."""
-    with started(1) as (writer,):
+    with running_peers(1) as (writer,):
         writer.begin(sql_url, "write_always")
         for _ in range(40):
             writer.next_line()
@@ -252,7 +252,7 @@ async def test_acknowledged_writes_survive_a_kill(sql_url: str) -> None:
 
 async def test_a_kill_keeps_a_request_and_its_webhook_message_together(sql_url: str) -> None:
     """SIGKILL in the middle of both: either is there with the other, or neither is."""
-    with started(1) as (writer,):
+    with running_peers(1) as (writer,):
         writer.begin(sql_url, "ask_always")
         for _ in range(40):
             writer.next_line()

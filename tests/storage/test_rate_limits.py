@@ -24,20 +24,22 @@ async def tokens_held(shared_store: TenantSharedStore, *spendings: Spending) -> 
     return [int(level + 0.5) for level in await shared_store.levels(spendings, ())]
 
 
-async def used(shared_store: TenantSharedStore, limit: ConcurrencyLimit) -> int:
+async def places_used(shared_store: TenantSharedStore, limit: ConcurrencyLimit) -> int:
     return int((await shared_store.levels((), (limit,)))[0])
 
 
-async def turn() -> None:
+async def run_ready_once() -> None:
     """Let everything that is ready go on."""
     await asyncio.sleep(0)
 
 
-async def come_to(shared_store: TenantSharedStore, limit: ConcurrencyLimit, number: int) -> None:
+async def wait_for_use(
+    shared_store: TenantSharedStore, limit: ConcurrencyLimit, number: int
+) -> None:
     """Return once so many places are in use."""
     async with asyncio.timeout(WITHIN_S):
-        while await used(shared_store, limit) != number:
-            await turn()
+        while await places_used(shared_store, limit) != number:
+            await run_ready_once()
 
 
 @pytest.mark.requirement("P12")
@@ -78,9 +80,9 @@ async def test_concurrency_is_taken_and_released(shared_store: SharedStore) -> N
 
     acme.leave((limit,))
     assert await acme.spend_all((), (limit,)) is None
-    assert await used(acme, limit) == 2
+    assert await places_used(acme, limit) == 2
     acme.leave((limit, limit))
-    await come_to(acme, limit, 0)
+    await wait_for_use(acme, limit, 0)
 
 
 @pytest.mark.requirement("P12")
@@ -92,14 +94,14 @@ async def test_concurrency_and_tokens_are_taken_atomically(shared_store: SharedS
 
     assert await acme.spend_all((tokens,), (tenant, tool)) == Denial(2, CONCURRENCY_WAIT_S)
     assert await tokens_held(acme, tokens) == [2]
-    assert await used(acme, tenant) == 1
+    assert await places_used(acme, tenant) == 1
 
     assert await acme.spend_all((tokens,), (tenant,)) is None
     assert await acme.spend_all((tokens,)) is None
     denial = await acme.spend_all((tokens,), (tenant,))
     assert denial is not None
     assert denial.at == 0
-    assert await used(acme, tenant) == 2
+    assert await places_used(acme, tenant) == 2
 
 
 async def test_the_longer_wait_of_bucket_and_concurrency_is_returned(
@@ -120,7 +122,7 @@ async def test_concurrency_can_be_taken_beyond_the_limit(shared_store: SharedSto
     acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 1)
     assert await acme.spend_all((), (limit,)) is None
     acme.hold((limit,))
-    await come_to(acme, limit, 2)
+    await wait_for_use(acme, limit, 2)
 
     acme.leave((limit,))
     assert await acme.spend_all((), (limit,)) is not None
@@ -156,7 +158,7 @@ async def test_two_processes_share_the_concurrency(valkey: str) -> None:
     assert len(granted) == 3
 
     granted[0].of("acme").leave((limit,))
-    await come_to(ours.of("acme"), limit, 2)
+    await wait_for_use(ours.of("acme"), limit, 2)
     assert await theirs.of("acme").spend_all((), (limit,)) is None
     for store in (ours, theirs):
         await store.aclose()
@@ -178,8 +180,8 @@ async def test_a_dead_process_releases_its_concurrency(
 
     async with asyncio.timeout(WITHIN_S):
         while await alive.of("acme").spend_all((), (limit,)) is not None:
-            await turn()
-    assert await used(alive.of("acme"), other) == 1
+            await run_ready_once()
+    assert await places_used(alive.of("acme"), other) == 1
     await alive.aclose()
 
 
@@ -194,7 +196,7 @@ async def test_the_concurrency_in_use_is_restored_after_valkey_lost_its_data(
     assert await acme.spend_all((), (limit,)) is None
     await shared_store.client.flushdb()
 
-    await come_to(acme, limit, 2)
+    await wait_for_use(acme, limit, 2)
     await shared_store.aclose()
 
 
@@ -202,7 +204,7 @@ async def test_a_cancelled_call_holds_no_concurrency(shared_store: SharedStore) 
     """It may be cancelled before the answer, or between the answer and the next step."""
     acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 1)
     for turns in range(12):
-        taking = asyncio.create_task(taken(acme, limit))
+        taking = asyncio.create_task(take_place(acme, limit))
         for _ in range(turns):
             await asyncio.sleep(0)
         taking.cancel()
@@ -210,10 +212,10 @@ async def test_a_cancelled_call_holds_no_concurrency(shared_store: SharedStore) 
     # Answers that are under way are of those who are gone.
     async with asyncio.timeout(WITHIN_S):
         while await acme.spend_all((), (limit,)) is not None:
-            await turn()
+            await run_ready_once()
 
 
-async def taken(shared_store: TenantSharedStore, limit: ConcurrencyLimit) -> None:
+async def take_place(shared_store: TenantSharedStore, limit: ConcurrencyLimit) -> None:
     """Take a place, and give it back as a call does."""
     if await shared_store.spend_all((), (limit,)) is None:
         try:

@@ -45,18 +45,18 @@ async def test_a_second_record_of_an_id_does_not_replace_the_first(records: Reco
     assert await records.revocations.all() == [SUSPENSION, elsewhere]
 
 
-async def counted(records: Records) -> int:
+async def change_count(records: Records) -> int:
     """Return the change counter that tells a process to read the revocations again."""
     return (await records.changes([SUBJECT])).get(SUBJECT, 0)
 
 
 async def test_every_change_is_counted(records: Records) -> None:
     """A process that reads the counter learns of each change, by any process."""
-    numbers = [await counted(records)]
+    numbers = [await change_count(records)]
     assert await records.revocations.put(SUSPENSION)
-    numbers.append(await counted(records))
+    numbers.append(await change_count(records))
     assert await records.revocations.delete("acme", "suspended")
-    numbers.append(await counted(records))
+    numbers.append(await change_count(records))
     assert not await records.revocations.delete("acme", "suspended")
     await asyncio.gather(
         *(
@@ -64,7 +64,7 @@ async def test_every_change_is_counted(records: Records) -> None:
             for number in range(10)
         )
     )
-    numbers.append(await counted(records))
+    numbers.append(await change_count(records))
 
     assert numbers[0] < numbers[1] < numbers[2]
     assert numbers[3] >= numbers[2] + 10

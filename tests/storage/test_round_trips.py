@@ -27,8 +27,8 @@ from tests.support.stores import Postgres, Valkey
 TENANTS = [f"t{number:02}" for number in range(50)]
 BUCKETS = [Spending(name, 100.0, 100.0) for name in ("caller", "tenant", "tool")]
 LIMITS = [ConcurrencyLimit("tenant", 200), ConcurrencyLimit("tool", 100)]
-CALLS, POLLS = 20, 10
-Asked = tuple[str, tuple[object, ...]]
+CALL_COUNT, POLL_COUNT = 20, 10
+SentStatement = tuple[str, tuple[object, ...]]
 """A statement and its parameters."""
 
 
@@ -44,7 +44,7 @@ def to_valkey(valkey_server: Valkey) -> Iterator[TcpProxy]:
         yield proxy
 
 
-def through(url: str, proxy: TcpProxy) -> str:
+def url_through(url: str, proxy: TcpProxy) -> str:
     """The URL of a server, with the proxy's port."""
     return url.replace(f":{proxy.target}/", f":{proxy.port}/")
 
@@ -54,7 +54,7 @@ async def test_a_batch_of_fifty_tenants_is_one_round_trip(
 ) -> None:
     """Records and sums are one statement, which succeeds or fails as a whole."""
     records, keyring = (
-        await open_records(through(emptied_postgres, to_postgres)),
+        await open_records(url_through(emptied_postgres, to_postgres)),
         KeyRing.ephemeral(),
     )
     body = {name: RecordBody(at=1, kind="call", tenant=name, outcome="success") for name in TENANTS}
@@ -75,7 +75,7 @@ async def test_calls_that_come_together_share_a_round_trip_for_all_their_limits(
     valkey: str, to_valkey: TcpProxy
 ) -> None:
     """They belong to several tenants, and earlier calls release their concurrency with it."""
-    shared_store = await open_shared_store(through(valkey, to_valkey))
+    shared_store = await open_shared_store(url_through(valkey, to_valkey))
     tenants = [shared_store.of(name) for name in TENANTS[:4]]
 
     async def take() -> list[object]:
@@ -103,8 +103,8 @@ def server(
     idp: Idp, emptied_postgres: str, valkey: str, to_postgres: TcpProxy, to_valkey: TcpProxy
 ) -> Iterator[Server]:
     storage = {
-        "database": through(emptied_postgres, to_postgres),
-        "shared": through(valkey, to_valkey),
+        "database": url_through(emptied_postgres, to_postgres),
+        "shared": url_through(valkey, to_valkey),
     }
     limits = {"requests_per_second": 1000, "tool": {"requests_per_second": 1000, "concurrency": 50}}
     settings = {
@@ -118,10 +118,10 @@ def server(
 
 
 @contextmanager
-def counted_statements(server: Server) -> Iterator[list[Asked]]:
+def counted_statements(server: Server) -> Iterator[list[SentStatement]]:
     """Yield the statements of a server during a block, except for the batches of records."""
     assert isinstance(server.services.records, SqlRecords)
-    statements: list[Asked] = []
+    statements: list[SentStatement] = []
     engine = server.services.records.database.engine.sync_engine
 
     def note(_: object, __: object, statement: str, parameters: Any, *more: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_call_is_one_round_trip_to_each_store(
 ) -> None:
     """Concurrent calls share it."""
     token = server.token()
-    clients = [ResourceClient(server.config.resource) for _ in range(CALLS)]
+    clients = [ResourceClient(server.config.resource) for _ in range(CALL_COUNT)]
     assert [client.call(token).status for client in clients[:3]] == [200] * 3
 
     def counted() -> tuple[int, int]:
@@ -149,19 +149,19 @@ def test_a_call_is_one_round_trip_to_each_store(
 
     start = counted()
     with counted_statements(server) as statements:
-        assert [clients[0].call(token).status for _ in range(CALLS)] == [200] * CALLS
+        assert [clients[0].call(token).status for _ in range(CALL_COUNT)] == [200] * CALL_COUNT
         alone = counted()
-        with ThreadPoolExecutor(CALLS) as threads:
+        with ThreadPoolExecutor(CALL_COUNT) as threads:
             answers = [*threads.map(lambda client: client.call(token).status, clients)]
         together = counted()
 
-    assert answers == [200] * CALLS
-    assert alone[0] - start[0] == CALLS
+    assert answers == [200] * CALL_COUNT
+    assert alone[0] - start[0] == CALL_COUNT
     # A call that no other call follows releases its places with a request that it does not wait
     # for.
-    assert CALLS <= alone[1] - start[1] <= 2 * CALLS
-    assert together[0] - alone[0] < CALLS
-    assert together[1] - alone[1] < CALLS
+    assert CALL_COUNT <= alone[1] - start[1] <= 2 * CALL_COUNT
+    assert together[0] - alone[0] < CALL_COUNT
+    assert together[1] - alone[1] < CALL_COUNT
     # What else is asked meanwhile is asked by the clock: the recent callers are stored, too.
     assert not [statement for statement, _ in statements if "audit" in statement]
     changed = [
@@ -180,17 +180,17 @@ def test_an_idle_server_polls_with_one_statement(server: Server, to_valkey: TcpP
         eventually(lambda: any("lately" in arguments for _, arguments in statements), within=30)
         statements.clear()
         count_before, start = len(to_valkey.requests), time.monotonic()
-        eventually(lambda: len(polls(statements)) >= POLLS, within=30)
+        eventually(lambda: len(poll_parameters(statements)) >= POLL_COUNT, within=30)
         took_s = time.monotonic() - start
 
     subjects = {"mcp_changes", "revocations", "secrets"}
-    assert [subjects & {*poll} for poll in polls(statements)] == [subjects] * POLLS
-    assert took_s > POLLS * 0.25  # each 0.3 to 0.5 s
+    assert [subjects & {*poll} for poll in poll_parameters(statements)] == [subjects] * POLL_COUNT
+    assert took_s > POLL_COUNT * 0.25  # each 0.3 to 0.5 s
     # Leases, readiness, and what expires.
-    assert len(statements) - POLLS <= 3 + 2 * took_s
+    assert len(statements) - POLL_COUNT <= 3 + 2 * took_s
     assert len(to_valkey.requests) - count_before <= 1 + took_s
 
 
-def polls(statements: Sequence[Asked]) -> list[tuple[object, ...]]:
+def poll_parameters(statements: Sequence[SentStatement]) -> list[tuple[object, ...]]:
     """The parameters of the statements that read change counters."""
     return [parameters for _, parameters in statements if "changes" in parameters]

@@ -243,12 +243,12 @@ async def test_a_note_expires(shared_store: SharedStore) -> None:
     """A client that comes later finds none."""
     acme = shared_store.of("acme")
     await acme.put("k", b"v", ttl_s=0.001)
-    await a_moment()
+    await wait_a_moment()
 
     assert await acme.take("k") is None
 
 
-async def a_moment() -> None:
+async def wait_a_moment() -> None:
     """Longer than a thousandth of a second."""
     over = asyncio.Event()
     asyncio.get_running_loop().call_later(0.02, over.set)
@@ -272,7 +272,7 @@ async def test_a_log_numbers_from_one_without_gaps(shared_store: SharedStore) ->
     }
 
 
-async def filled(acme: TenantSharedStore, *, entries: int, most: int) -> None:
+async def fill_stream(acme: TenantSharedStore, *, entries: int, most: int) -> None:
     for number in range(1, entries + 1):
         assert await acme.append("l", b"%d" % number, ttl_s=LONG_WAIT_S, max_events=most) == number
 
@@ -296,7 +296,7 @@ async def test_a_log_keeps_the_newest_and_says_when_some_are_missing(
 ) -> None:
     """A client that resumes gets everything since, or learns that it cannot."""
     acme = shared_store.of("acme")
-    await filled(acme, entries=5, most=3)
+    await fill_stream(acme, entries=5, most=3)
 
     assert await acme.read("l", after) == log_events
 
@@ -305,7 +305,7 @@ async def test_an_unknown_or_deleted_log_reads_as_none(shared_store: SharedStore
     """The next append begins at 1."""
     acme = shared_store.of("acme")
     assert await acme.read("l", 0) is None
-    await filled(acme, entries=2, most=3)
+    await fill_stream(acme, entries=2, most=3)
     await acme.forget("l")
     await acme.forget("l")
 
@@ -320,7 +320,7 @@ async def test_a_log_expires(shared_store: SharedStore) -> None:
     acme = shared_store.of("acme")
     await acme.append("l", b"1", ttl_s=LONG_WAIT_S, max_events=3)
     await acme.append("l", b"2", ttl_s=0.001, max_events=3)
-    await a_moment()
+    await wait_a_moment()
 
     assert await acme.read("l", 0) is None
 
@@ -354,7 +354,7 @@ async def test_an_empty_bucket_refills_over_time(shared_store: SharedStore) -> N
     acme = shared_store.of("acme")
     for _ in range(20):
         if await acme.spend("b", rate=1_000, burst=1) > 0:
-            await a_moment()
+            await wait_a_moment()
             assert await acme.spend("b", rate=1_000, burst=1) == 0
 
 

@@ -51,7 +51,7 @@ async def test_a_file_without_durable_writes_is_refused(
         await opened(f"sqlite:///{tmp_path}/records.db")
 
 
-def modes(folder: Path) -> dict[str, int]:
+def file_modes(folder: Path) -> dict[str, int]:
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
 
 
@@ -59,7 +59,7 @@ async def test_the_files_are_accessible_to_their_user_only(tmp_path: Path) -> No
     """They contain the arguments of calls."""
     records = await opened(f"sqlite:///{tmp_path}/records.db")
     await records.of("acme").tasks.create(task())
-    modes_found = modes(tmp_path)
+    modes_found = file_modes(tmp_path)
     await records.aclose()
 
     names = [f"records.db{end}" for end in ("", "-wal", "-shm", "-lock")]

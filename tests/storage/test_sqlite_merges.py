@@ -11,7 +11,7 @@ from gatepost.storage.audit_segments import MAX_BYTES
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords
 from gatepost.storage.sql.sqlite_audit_statements import MAX_ROWS
-from tests.storage.test_audit import link, new_record
+from tests.storage.test_audit import linked, new_record
 from tests.storage.test_sqlite_wal import file, path, write
 
 __all__ = ["file", "path"]  # fixtures
@@ -27,7 +27,7 @@ async def test_the_log_files_stay_small(
     monkeypatch.setattr(module, "RESTARTED_BYTES", 4_194_304)
     long = new_record(reason="x" * (MAX_BYTES // 2))
     for _ in range(100):
-        await file.audit.write({("acme", 1): [long] * 2}, link)
+        await file.audit.write({("acme", 1): [long] * 2}, linked)
     sizes = [os.stat(f"{path}{end}").st_size for end in ("-audit-1", "-wal")]
 
     assert len(await file.of("acme").trail.chain(1).rows(0, 999)) == 201

@@ -20,7 +20,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
-from tests.storage.test_audit import link, new_record
+from tests.storage.test_audit import linked, new_record
 
 LONG_WAIT_S = 20.0
 RING = KeyRing(KeyRing.ephemeral().keys, lasting=True)
@@ -61,7 +61,7 @@ def batch_of(**numbers: int) -> RecordsByChain:
 
 
 async def write(records: SqlRecords, **numbers: int) -> None:
-    await records.audit.write(batch_of(**numbers), link)
+    await records.audit.write(batch_of(**numbers), linked)
 
 
 async def numbers(records: SqlRecords, tenant: str = "acme") -> list[int]:
@@ -213,11 +213,11 @@ async def test_a_batch_that_failed_is_written_once(
     with monkeypatch.context() as patch:
         patch.setattr(os, function, fail)
         with pytest.raises(StoreUnavailable, match=r"records\.db-audit-1 cannot be written"):
-            await file.audit.write(batch, link)
+            await file.audit.write(batch, linked)
     if merged:
         await other.audit.link_pending()
     calls = Calls(monkeypatch, "pwrite", "fdatasync")
-    await file.audit.write(batch, link)
+    await file.audit.write(batch, linked)
     assert calls.made[-1] == "fdatasync"
     # To synchronise again what failed once would do nothing.
     assert merged or "pwrite" in calls.made
@@ -239,9 +239,9 @@ async def test_another_batch_follows_one_that_failed(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", fail)
         with pytest.raises(StoreUnavailable):
-            await file.audit.write({("acme", 1): [new_record(7)]}, link)
+            await file.audit.write({("acme", 1): [new_record(7)]}, linked)
     await other.audit.link_pending()
-    await file.audit.write({("acme", 1): [new_record(8)]}, link)
+    await file.audit.write({("acme", 1): [new_record(8)]}, linked)
     times = [row.at for row in await other.of("acme").trail.chain(1).rows(1, 9)]
     await other.aclose()
 
@@ -281,17 +281,17 @@ async def test_records_for_a_removed_file_are_refused(file: SqlRecords, path: Pa
     assert await numbers(file) == [1, 2]
 
 
-def replaced(source: Path) -> None:
+def replace_file(source: Path) -> None:
     other = source.with_name("other")
     other.write_bytes(source.read_bytes())
     other.rename(source)
 
 
-def renamed(source: Path) -> None:
+def rename_file(source: Path) -> None:
     source.rename(source.with_name("other"))
 
 
-@pytest.mark.parametrize("lose", [Path.unlink, renamed, replaced])
+@pytest.mark.parametrize("lose", [Path.unlink, rename_file, replace_file])
 async def test_a_removed_write_ahead_log_loses_no_record(
     file: SqlRecords, path: Path, lose: Callable[[Path], object]
 ) -> None:
@@ -331,7 +331,7 @@ async def test_an_argument_is_not_taken_for_a_frame(file: SqlRecords, path: Path
     await write(file, acme=1)
     frame = wal(path).read_bytes().strip(b"\0")
     forged = frame.decode("latin-1")
-    await file.audit.write({("acme", 1): [new_record(reason=forged)]}, link)
+    await file.audit.write({("acme", 1): [new_record(reason=forged)]}, linked)
     vars(file.audit)["_wal"].close()  # as when the process is killed
     wal_file = wal(path).read_bytes()
     wal(path).write_bytes(wal_file[:-1].rstrip(b"\0")[:-1])  # it was half written
@@ -351,10 +351,10 @@ async def test_a_writer_that_hangs_is_an_outage(
     monkeypatch.setattr(module, "ANSWER_S", 0.1)
     batch = batch_of(acme=1)
     with pytest.raises(StoreUnavailable, match="in time"):
-        await file.audit.write(batch, link)
+        await file.audit.write(batch, linked)
     disk.go.set()
     monkeypatch.setattr(module, "ANSWER_S", LONG_WAIT_S)
-    await file.audit.write(batch, link)
+    await file.audit.write(batch, linked)
 
     assert await numbers(file) == [1, 2]
 
@@ -364,11 +364,11 @@ async def test_a_batch_of_a_cancelled_writer_is_still_written(
 ) -> None:
     """The next writer gets the result of its own batch."""
     disk = HangingDisk(monkeypatch)
-    writing = asyncio.ensure_future(file.audit.write({("acme", 1): [new_record(7)]}, link))
+    writing = asyncio.ensure_future(file.audit.write({("acme", 1): [new_record(7)]}, linked))
     await asyncio.to_thread(disk.began.wait, LONG_WAIT_S)
     writing.cancel()
     disk.go.set()
-    await file.audit.write({("acme", 1): [new_record(8)]}, link)
+    await file.audit.write({("acme", 1): [new_record(8)]}, linked)
 
     assert writing.cancelled()
     assert [row.at for row in await file.of("acme").trail.chain(1).rows(1, 9)] == [7, 8]

@@ -19,7 +19,7 @@ from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite import QueuedConnection, connect
 from gatepost.storage.sql.sqlite_audit_wal import has_more
-from tests.storage.test_audit import link, new_record
+from tests.storage.test_audit import linked, new_record
 from tests.storage.test_sqlite_wal import LONG_WAIT_S, path
 from tests.support.measuring import capture_logs
 
@@ -44,7 +44,7 @@ async def process(path: Path) -> SqlRecords:
 
 
 async def write(records: SqlRecords, at: int) -> None:
-    await records.audit.write({("acme", 1): [new_record(at)]}, link)
+    await records.audit.write({("acme", 1): [new_record(at)]}, linked)
 
 
 async def kinds(records: SqlRecords, tenant: str = "acme") -> list[str]:
@@ -151,9 +151,9 @@ async def test_a_batch_is_written_again_after_a_disk_error(
     disk, batch = FailingDisk(path, monkeypatch), {("acme", 1): [new_record(8, reason="wanted")]}
     disk.is_broken = True
     with pytest.raises(StoreUnavailable):
-        await file.audit.write(batch, link)
+        await file.audit.write(batch, linked)
     disk.is_broken = False
-    await file.audit.write(batch, link)
+    await file.audit.write(batch, linked)
 
     assert b"wanted" in disk.content
     assert len(await kinds(file)) == 2

@@ -11,7 +11,7 @@ from gatepost.audit.batches import RingLinker
 from gatepost.storage.audit import AuditRow
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
-from tests.storage.test_audit import link, new_record
+from tests.storage.test_audit import linked, new_record
 from tests.storage.test_sqlite_wal import LONG_WAIT_S, RING
 
 Pair = tuple["Heard", "Heard"]
@@ -30,7 +30,7 @@ class Heard:
 
     async def write(self, *times: int) -> None:
         """Write a batch with records of these times; times differ."""
-        await self.records.audit.write({("acme", 1): [new_record(at) for at in times]}, link)
+        await self.records.audit.write({("acme", 1): [new_record(at) for at in times]}, linked)
         self.wrote += times
 
     async def merge(self) -> None:
@@ -44,7 +44,7 @@ class Heard:
 
 
 @pytest.fixture
-async def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
+async def two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
     """Two processes with one file, which merge only when a test says so."""
     monkeypatch.setattr(module, "IDLE_S", LONG_WAIT_S)
     monkeypatch.setattr(module, "MERGED_S", LONG_WAIT_S)
@@ -58,9 +58,9 @@ async def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         yield databases[0], databases[1]
 
 
-async def test_each_listener_hears_the_records_of_its_process(two: Pair) -> None:
+async def test_each_listener_hears_the_records_of_its_process(two_processes: Pair) -> None:
     """It gets each record once, whichever process merged it."""
-    first, other = two
+    first, other = two_processes
     await first.write(1, 2)
     await other.write(3)
     await other.merge()
@@ -72,9 +72,9 @@ async def test_each_listener_hears_the_records_of_its_process(two: Pair) -> None
     assert other.heard == other.wrote == [3, 4]
 
 
-async def test_each_listener_hears_its_own_records_of_a_known_chain(two: Pair) -> None:
+async def test_each_listener_hears_its_own_records_of_a_known_chain(two_processes: Pair) -> None:
     """Records of two processes are mixed behind the last record that either one knows."""
-    first, other = two
+    first, other = two_processes
     await first.write(1)
     await first.merge()
     await other.write(2, 3)
@@ -88,9 +88,11 @@ async def test_each_listener_hears_its_own_records_of_a_known_chain(two: Pair) -
     assert other.heard == other.wrote == [2, 3]
 
 
-async def test_a_listener_hears_the_numbers_that_the_records_have_in_the_chain(two: Pair) -> None:
+async def test_a_listener_hears_the_numbers_that_the_records_have_in_the_chain(
+    two_processes: Pair,
+) -> None:
     """An export could not be verified with others."""
-    first, other = two
+    first, other = two_processes
     await first.write(1, 2)
     await other.write(3)
     await other.merge()

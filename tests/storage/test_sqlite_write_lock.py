@@ -104,7 +104,7 @@ def test_a_writer_waits_in_its_own_thread(file: Path, connection: sqlite3.Connec
     thread.join()
 
 
-def committed(connection: sqlite3.Connection) -> None:
+def commit(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("INSERT INTO notes VALUES ('a')")
     connection.execute("COMMIT")
@@ -116,27 +116,29 @@ def in_a_block(connection: sqlite3.Connection) -> None:
         connection.executemany("INSERT INTO notes VALUES (?)", [("a",), ("b",)])
 
 
-def undone(connection: sqlite3.Connection) -> None:
+def roll_back(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     connection.rollback()
 
 
-def by_itself(connection: sqlite3.Connection) -> None:
+def autocommit(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO notes VALUES ('a')")
 
 
-def refused(connection: sqlite3.Connection) -> None:
+def violate_key(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO notes VALUES ('a')")
     with pytest.raises(sqlite3.IntegrityError):
         in_a_block(connection)
 
 
-def closed(connection: sqlite3.Connection) -> None:
+def close_in_transaction(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     connection.close()
 
 
-@pytest.mark.parametrize("write", [committed, in_a_block, undone, by_itself, refused, closed])
+@pytest.mark.parametrize(
+    "write", [commit, in_a_block, roll_back, autocommit, violate_key, close_in_transaction]
+)
 def test_the_next_writer_continues_after_any_end_of_a_writer(
     write: Callable[[sqlite3.Connection], None], file: Path, connection: sqlite3.Connection
 ) -> None:
@@ -180,7 +182,7 @@ def test_a_killed_writer_releases_the_lock(file: Path, connection: sqlite3.Conne
     finally:
         writer.kill()
 
-    by_itself(connection)
+    autocommit(connection)
     assert connection.execute("SELECT text FROM notes").fetchall() == [("a",)]
 
 

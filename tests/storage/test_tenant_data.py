@@ -4,14 +4,14 @@ from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.sql.tenant_data import BATCH
 from gatepost.storage.tenant_data import ErasureSubject
-from tests.conftest import ROWS_BY_TABLE, furnish, task
+from tests.conftest import ROWS_BY_TABLE, store_records, task
 from tests.storage.test_approvals import approval
 from tests.storage.test_revocations import SUSPENSION
 
 
 async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
     """The counts are by kind; a tenant without data has none."""
-    await furnish(records, "acme")
+    await store_records(records, "acme")
     await records.of("globex").entries("secrets").put("k", b"v", now=0.0)
     await records.of("").entries("secrets").put("k", b"v", now=0.0)
 
@@ -26,7 +26,7 @@ async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
 async def test_an_erasure_removes_all_data_of_one_tenant_only(records: Records) -> None:
     """The erasure works in steps; a suspension of the tenant stays."""
     for tenant in ("acme", "acme2", "globex"):
-        await furnish(records, tenant)
+        await store_records(records, tenant)
     await records.revocations.put(SUSPENSION)
 
     removed = 0

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from tests.support.endpoint import MIRRORED, in_header
+from tests.support.endpoint import MIRRORED_PARAMETERS, in_header
 
 if TYPE_CHECKING:
     from tests.support.server import Server
@@ -73,10 +73,10 @@ def request(
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-MODERN = "2026-07-28"
+MODERN_REVISION = "2026-07-28"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 Fields = Sequence[tuple[str, str]]
-VARYING = frozenset({"date", "x-request-id"})
+VARYING_FIELDS = frozenset({"date", "x-request-id"})
 """Header fields that differ from answer to answer, even for the same client."""
 
 
@@ -135,7 +135,7 @@ class ResourceClient:
         fields: Fields = (),
     ) -> RawAnswer:
         """One request of 2026-07-28."""
-        named, body = modern(method, params)
+        named, body = modern_request(method, params)
         return self.send("POST", path, [*named, *fields], body, token=token)
 
     def call(
@@ -173,7 +173,7 @@ class ResourceClient:
         self, token: str, session: str, body: bytes | None = None, *, path: str | None = None
     ) -> RawAnswer:
         """One POST of a session; a call of `record_call` unless *body* says otherwise."""
-        sent = old_call("record_call") if body is None else body
+        sent = session_call("record_call") if body is None else body
         return self.send("POST", path, [("Mcp-Session-Id", session)], sent, token=token)
 
 
@@ -186,25 +186,25 @@ def message(method: str, params: Mapping[str, Any] | None = None, identity: int 
     return json.dumps(body if params is None else {**body, "params": params}).encode()
 
 
-def old_call(tool: str, arguments: Mapping[str, Any] | None = None) -> bytes:
+def session_call(tool: str, arguments: Mapping[str, Any] | None = None) -> bytes:
     """The body of a `tools/call` within a session."""
     return message("tools/call", {"name": tool, "arguments": arguments or {}})
 
 
-def modern(
+def modern_request(
     method: str, params: Mapping[str, Any] | None = None, *, progress: int | None = None
 ) -> tuple[list[tuple[str, str]], bytes]:
     """Header fields and body of a request of 2026-07-28; *progress* asks for reports."""
     meta: dict[str, Any] = {
-        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/protocolVersion": MODERN_REVISION,
         "io.modelcontextprotocol/clientCapabilities": {},
     } | ({} if progress is None else {"progressToken": progress})
     fields = [
         ("Accept", "application/json, text/event-stream"),
-        ("MCP-Protocol-Version", MODERN),
+        ("MCP-Protocol-Version", MODERN_REVISION),
         ("Mcp-Method", method),
     ]
-    named = (params or {}).get(MIRRORED.get(method, ""))
+    named = (params or {}).get(MIRRORED_PARAMETERS.get(method, ""))
     if isinstance(named, str):
         fields.append(("Mcp-Name", in_header(named)))
     own = (params or {}).get("_meta", {})
@@ -231,7 +231,9 @@ def challenge_of(answer: RawAnswer) -> str:
     return answer.field("www-authenticate") or ""
 
 
-def looks(answer: RawAnswer, **renamed: str) -> tuple[int, list[tuple[str, str]], bytes]:
+def comparable_answer(
+    answer: RawAnswer, **renamed: str
+) -> tuple[int, list[tuple[str, str]], bytes]:
     """
     Return the whole answer in the form in which an attacker would compare it with others.
 
@@ -243,7 +245,7 @@ def looks(answer: RawAnswer, **renamed: str) -> tuple[int, list[tuple[str, str]]
             text = text.replace(name, f"<{neutral}>")
         return text
 
-    fields = [(name, same(value)) for name, value in answer.headers if name not in VARYING]
+    fields = [(name, same(value)) for name, value in answer.headers if name not in VARYING_FIELDS]
     return answer.status, fields, same(answer.body.decode()).encode()
 
 

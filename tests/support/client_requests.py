@@ -14,12 +14,12 @@ from gatepost.tools.client import ProtocolError
 from tests.support.endpoint import META, EndpointClient, Response
 from tests.support.endpoint_clients import EndpointPair, OpenExchange
 
-EVERYTHING: dict[str, Any] = {
+ALL_CAPABILITIES: dict[str, Any] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {"tools": {}},
     "roots": {},
 }
-SAMPLED = {
+SAMPLING_RESULT = {
     "role": "assistant",
     "content": {"type": "text", "text": "Paris"},
     "model": "m-1",
@@ -28,17 +28,17 @@ SAMPLED = {
 ROOTS = {"roots": [{"uri": "file:///work", "name": "Work"}]}
 
 
-def accept(**content: Any) -> dict[str, Any]:
+def accepted_form(**content: Any) -> dict[str, Any]:
     """A form, filled in."""
     return {"action": "accept", "content": content}
 
 
-async def ask_again(
+async def call_with_responses(
     client: EndpointClient,
     tool: str,
     arguments: Mapping[str, Any] | None = None,
     *,
-    capabilities: Any = EVERYTHING,
+    capabilities: Any = ALL_CAPABILITIES,
     meta: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Response:
@@ -48,7 +48,7 @@ async def ask_again(
     return await client.ask("tools/call", params, meta=declared)
 
 
-async def go_on(
+async def next_round(
     client: EndpointClient,
     tool: str,
     before: Response,
@@ -57,7 +57,9 @@ async def go_on(
 ) -> Response:
     """The next round after *before*, as a good client makes it."""
     state = before.json["result"]["requestState"]
-    return await ask_again(client, tool, arguments, inputResponses=responses, requestState=state)
+    return await call_with_responses(
+        client, tool, arguments, inputResponses=responses, requestState=state
+    )
 
 
 def input_requests_of(response: Response) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def input_requests_of(response: Response) -> dict[str, Any]:
     return asked
 
 
-def said(response: Response) -> str:
+def result_text(response: Response) -> str:
     """The text of a complete result."""
     result = response.json["result"]
     assert result["resultType"] == "complete", result
@@ -103,8 +105,8 @@ RUNS: list[str] = []
 """What `purge` did."""
 FILES = {"count": 3}
 """How many rows it would delete."""
-YES = {"confirm": accept(ok=True)}
-INVALID = (400, -32602)
+CONFIRMATION = {"confirm": accepted_form(ok=True)}
+INVALID_PARAMS = (400, -32602)
 
 
 class Ok(BaseModel):
@@ -180,7 +182,7 @@ async def ask_both(ctx: CallContext) -> str:
     return "never"
 
 
-async def opened(
+async def opened_pair(
     version: str = "2025-11-25", limits: EndpointLimits | None = None, **declared: Any
 ) -> EndpointPair:
     replicas = EndpointPair(
@@ -197,7 +199,7 @@ async def next_request(live: OpenExchange) -> dict[str, Any]:
     return dict(asked)
 
 
-async def said_in_session(live: OpenExchange) -> tuple[bool, str]:
+async def session_result_text(live: OpenExchange) -> tuple[bool, str]:
     """Whether the call failed, and what it says."""
     _, answer = await live.event()
     assert answer["id"] == 7, answer
@@ -206,7 +208,7 @@ async def said_in_session(live: OpenExchange) -> tuple[bool, str]:
     return result["isError"], result["content"][0]["text"]
 
 
-ACCEPTED = {"action": "accept", "content": {"name": "Ann"}}
+ACCEPTED_FORM = {"action": "accept", "content": {"name": "Ann"}}
 
 
 session_pack = Pack("conformance_sessions")

@@ -33,10 +33,10 @@ from tests.support.measuring import eventually
 from tests.support.processes import Process, fork_server, free_port, python_environment
 from tests.support.server import Settings, configuration
 
-HURRIED = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "200", "GATEPOST_LIMITS__BURST": "400"}
+FAST_LIMITS = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "200", "GATEPOST_LIMITS__BURST": "400"}
 """What lets `gatepost dev` answer one caller as fast as tests ask."""
 WITHOUT_SERVERS = "without-servers"
-READY = r"Gatepost is ready at (?P<url>http\S+)"
+READY_LINE = r"Gatepost is ready at (?P<url>http\S+)"
 
 
 class Gatepost(Process):
@@ -70,7 +70,7 @@ class CommandResult(NamedTuple):
     err: str
 
 
-def ended(
+def completed(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> CommandResult:
     """Return the result of a command, once it has ended by itself."""
@@ -104,7 +104,7 @@ def running(
     process = Gatepost(command, env=python_environment(quiet), cwd=cwd)
     process.folder = cwd or Path.cwd()
     try:
-        process.url = process.wait_for(READY)["url"]
+        process.url = process.wait_for(READY_LINE)["url"]
         yield process
         code = process.stop()
         assert code == 0, f"exit code {code}:\n{process.output}"
@@ -123,7 +123,7 @@ def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> I
         "--state",
         str(state / "state"),
         *arguments,
-        env={**HURRIED, **(env or {})},
+        env={**FAST_LIMITS, **(env or {})},
         cwd=state,
     ) as gatepost:
         yield gatepost
@@ -131,7 +131,7 @@ def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> I
 
 def token(state: Path, *arguments: str) -> str:
     """What `gatepost token` prints for the `dev` whose state is below *state*."""
-    code, said, complaints = ended("token", "--state", str(state / "state"), *arguments)
+    code, said, complaints = completed("token", "--state", str(state / "state"), *arguments)
     assert code == 0, complaints
     return said.strip()
 
@@ -153,7 +153,7 @@ def tenant_folder(root: Path, tenant: str) -> Path:
     return root / tenant
 
 
-RELOADED, REFUSED = "configuration_reloaded", "reload_refused"
+RELOADED_EVENT, REFUSED_EVENT = "configuration_reloaded", "reload_refused"
 PID_TOOL = '''
 import os
 from gatepost import CallContext, Pack
@@ -203,7 +203,7 @@ class ServerProcess:
         (self.folder / f"{name}.py").write_text(PID_TOOL.replace("{name}", name), encoding="utf-8")
         return f"./{name}.py"
 
-    def hang_up(self, says: str = RELOADED, *, times: int = 1) -> None:
+    def hang_up(self, says: str = RELOADED_EVENT, *, times: int = 1) -> None:
         """Send SIGHUP and wait until so many processes have said so."""
         before = self.process.output.count(says)
         self.process.process.send_signal(signal.SIGHUP)
@@ -363,7 +363,7 @@ A page has dozens of commands, and each interpreter that imports Gatepost takes 
 """
 
 
-def started(lines: str, folder: Path) -> subprocess.Popen[str]:
+def started_shell(lines: str, folder: Path) -> subprocess.Popen[str]:
     """A shell with these lines, in which both programs are this checkout's."""
     python, link = shlex.quote(sys.executable), fork_server().link.fileno()
     programs = f"""
@@ -381,9 +381,9 @@ python() {{ {python} "$@"; }}
     )
 
 
-def pasted(lines: str, folder: Path, *, code: int | None = None) -> str:
+def shell_output(lines: str, folder: Path, *, code: int | None = None) -> str:
     """What a shell prints for these lines; it ends with that exit *code*, if one is given."""
-    with started(lines, folder) as shell:
+    with started_shell(lines, folder) as shell:
         printed = shell.communicate(timeout=60)[0]
     assert code is None or shell.returncode == code, printed
     return printed

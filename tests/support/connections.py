@@ -56,7 +56,7 @@ async def ask(
     return await exchange(app, more, headers, verb=method, path=path)
 
 
-HASTY = Deadlines(
+SHORT_DEADLINES = Deadlines(
     head_s=0.3,
     keep_alive_s=1,
     drain_s=1,
@@ -70,7 +70,7 @@ async def serving(
     app: ASGIApp,
     protocol: type[asyncio.Protocol],
     *,
-    deadlines: Deadlines = HASTY,
+    deadlines: Deadlines = SHORT_DEADLINES,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
     """The port of a running server."""
@@ -135,7 +135,7 @@ RULES = HeadRules(
 )
 
 
-async def healthy() -> tuple[int, bytes]:
+async def health_response() -> tuple[int, bytes]:
     """A probe's answer."""
     return 200, b'{"status":"ok"}'
 
@@ -168,7 +168,7 @@ class RecordedEdge:
             self.inner,
             checks=self.checks,
             log=self.log,
-            probes={"/health": healthy},
+            probes={"/health": health_response},
             is_endpoint=lambda path: path == "/mcp",
         )
 
@@ -178,7 +178,7 @@ class RecordedEdge:
 
 
 @pytest.fixture
-async def recorded() -> AsyncIterator[RecordedEdge]:
+async def recorded_edge() -> AsyncIterator[RecordedEdge]:
     recorded = RecordedEdge()
     yield recorded
     await recorded.log.aclose()
@@ -194,7 +194,7 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
 
 
 @pytest.fixture
-async def wire(port: int) -> AsyncIterator[WireConnection]:
+async def wire_connection(port: int) -> AsyncIterator[WireConnection]:
     """A connection to it."""
     async with connected(port) as wire:
         yield wire
@@ -203,7 +203,7 @@ async def wire(port: int) -> AsyncIterator[WireConnection]:
 STDIO_TOOLS = Path(__file__).with_name("tools.py")
 
 
-PRINTING = """
+PRINTING_PACK = """
 from gatepost import Pack
 
 print("the file of tools says hello")
@@ -321,7 +321,7 @@ def stdio_process(
     """Run a process during the block."""
     path = folder / "gatepost.toml"
     printing = folder / "printing.py"
-    printing.write_text(PRINTING, encoding="utf-8")
+    printing.write_text(PRINTING_PACK, encoding="utf-8")
     shown = ", ".join(json.dumps(str(file)) for file in (STDIO_TOOLS, printing))
     path.write_text(config.replace("{kit}", shown).replace("{drain_s}", str(drain_s)))
     command = [sys.executable, "-m", "gatepost", "stdio", "--config", str(path)]

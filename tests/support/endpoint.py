@@ -268,7 +268,7 @@ class EndpointClient:
         known = {META + "protocolVersion": VERSION, META + "clientCapabilities": CAPABILITIES}
         given = {**(params or {}), "_meta": {**known, **(meta or {})}}
         mirrored = {"mcp-protocol-version": VERSION, "mcp-method": method}
-        named = given.get(MIRRORED.get(method, ""))
+        named = given.get(MIRRORED_PARAMETERS.get(method, ""))
         if isinstance(named, str):
             mirrored["mcp-name"] = in_header(named)
         mirrored |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -292,7 +292,7 @@ class EndpointClient:
 
 
 CLIENT = {"name": "test", "version": "1"}
-MIRRORED = {
+MIRRORED_PARAMETERS = {
     "tools/call": "name",
     "prompts/get": "name",
     "resources/read": "uri",
@@ -322,14 +322,14 @@ def message(method: str, params: Any = None, *, identity: Any = 7) -> bytes:
 
 TASKS = META + "tasks"
 TASK_CAPABILITIES = {"elicitation": {}, "sampling": {}, "extensions": {TASKS: {}}}
-DECLARED = {META + "clientCapabilities": TASK_CAPABILITIES}
+DECLARED_META = {META + "clientCapabilities": TASK_CAPABILITIES}
 WITHIN_S = 20.0
 
 
 class EndpointTaskClient(EndpointClient):
     """As `EndpointClient`, declaring the extension with every request unless told otherwise."""
 
-    meta: Mapping[str, Any] = DECLARED
+    meta: Mapping[str, Any] = DECLARED_META
 
     async def start(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """The result of a call that must become a task."""

@@ -260,7 +260,7 @@ class EndpointPair:
 
 
 @asynccontextmanager
-async def listening(
+async def open_subscription(
     client: EndpointClient,
     wanted: Mapping[str, Any],
     *,

@@ -99,7 +99,9 @@ class ScriptedNames:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
-def says(body: bytes | str, kind: str = "text/html", status: int = 200, **headers: str) -> Page:
+def page_answer(
+    body: bytes | str, kind: str = "text/html", status: int = 200, **headers: str
+) -> Page:
     """A page with that content; header names are given with `_` for `-`."""
     data = body.encode() if isinstance(body, str) else body
     fields = {"content-type": kind, "content-length": str(len(data))}
@@ -112,9 +114,9 @@ def says(body: bytes | str, kind: str = "text/html", status: int = 200, **header
     return page
 
 
-def leads(location: str, status: int = 302) -> Page:
+def redirect_answer(location: str, status: int = 302) -> Page:
     """A redirect."""
-    return says("" if status == 304 else "elsewhere", status=status, location=location)
+    return page_answer("" if status == 304 else "elsewhere", status=status, location=location)
 
 
 class Internet(msgspec.Struct, frozen=True):
@@ -195,7 +197,7 @@ class MetricsPage:
         return {key: value for key, value in self.samples.items() if key[0].endswith(growing)}
 
 
-def page_of(metrics: SharedMetrics) -> MetricsPage:
+def metrics_page(metrics: SharedMetrics) -> MetricsPage:
     """Return the page of these metrics."""
     return MetricsPage(generate_latest(registry_of(metrics, version="1.2.3")).decode())
 
@@ -245,58 +247,58 @@ Answer = Callable[[Posted, Send], Awaitable[None]]
 JSON, EVENTS = "application/json", "text/event-stream"
 
 
-async def begin(send: Send, status: int = 200, kind: str = JSON, **headers: str) -> None:
+async def begin_answer(send: Send, status: int = 200, kind: str = JSON, **headers: str) -> None:
     fields = {"content-type": kind} | {n.replace("_", "-"): v for n, v in headers.items()}
     raw = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
 
 
-async def more(send: Send, data: bytes) -> None:
+async def send_more(send: Send, data: bytes) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-async def finish(send: Send, data: bytes = b"") -> None:
+async def finish_answer(send: Send, data: bytes = b"") -> None:
     await send({"type": "http.response.body", "body": data})
 
 
-def raw(data: bytes, status: int = 200, kind: str = JSON, **headers: str) -> Answer:
+def raw_answer(data: bytes, status: int = 200, kind: str = JSON, **headers: str) -> Answer:
     """An answer of exactly these bytes."""
 
     async def answer(posted: Posted, send: Send) -> None:
-        await begin(send, status, kind, **headers)
-        await finish(send, data)
+        await begin_answer(send, status, kind, **headers)
+        await finish_answer(send, data)
 
     return answer
 
 
-def result(value: Mapping[str, Any], **headers: str) -> Answer:
+def result_answer(value: Mapping[str, Any], **headers: str) -> Answer:
     """A JSON answer with a result."""
 
     async def answer(posted: Posted, send: Send) -> None:
         body = {"jsonrpc": "2.0", "id": posted.id, "result": value}
-        await raw(msgspec.json.encode(body), **headers)(posted, send)
+        await raw_answer(msgspec.json.encode(body), **headers)(posted, send)
 
     return answer
 
 
-def error(code: int, message: str, status: int = 200, data: Any = None) -> Answer:
+def error_answer(code: int, message: str, status: int = 200, data: Any = None) -> Answer:
     """A JSON answer with an error."""
 
     async def answer(posted: Posted, send: Send) -> None:
         body = {"code": code, "message": message, "data": data}
         whole = {"jsonrpc": "2.0", "id": posted.id, "error": body}
-        await raw(msgspec.json.encode(whole), status)(posted, send)
+        await raw_answer(msgspec.json.encode(whole), status)(posted, send)
 
     return answer
 
 
-def event(value: Any, identity: str = "") -> bytes:
+def event_bytes(value: Any, identity: str = "") -> bytes:
     """A message as one event of a stream."""
     line = f"id: {identity}\n".encode() if identity else b""
     return line + b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-def final(posted: Posted, value: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def send_final_event(posted: Posted, value: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": posted.id, "result": value or {"content": []}}
 
 
@@ -326,8 +328,8 @@ class ScriptedServer:
     def __init__(self) -> None:
         self.seen: list[Posted] = []
         self.answers: dict[str, Answer] = {
-            "server/discover": result(DESCRIPTION),
-            "tools/list": result({"tools": []}),
+            "server/discover": result_answer(DESCRIPTION),
+            "tools/list": result_answer({"tools": []}),
         }
         self.changed = asyncio.Event()
 
@@ -337,14 +339,14 @@ class ScriptedServer:
 
         async def initialize(posted: Posted, send: Send) -> None:
             headers = {"mcp_session_id": left.pop(0)} if left else {}
-            await result(HANDSHAKE | {"protocolVersion": revision}, **headers)(posted, send)
+            await result_answer(HANDSHAKE | {"protocolVersion": revision}, **headers)(posted, send)
 
-        self.answers["server/discover"] = error(-32601, "no such method", 404)
+        self.answers["server/discover"] = error_answer(-32601, "no such method", 404)
         self.answers["initialize"] = initialize
         for method in ("notifications/initialized", "notifications/cancelled", "response"):
-            self.answers[method] = raw(b"", 202)
-        self.answers["DELETE"] = raw(b"", 200)
-        self.answers["GET"] = raw(b"", 405)
+            self.answers[method] = raw_answer(b"", 202)
+        self.answers["DELETE"] = raw_answer(b"", 200)
+        self.answers["GET"] = raw_answer(b"", 405)
 
     def of(self, method: str) -> list[Posted]:
         """What arrived for a method."""
@@ -361,11 +363,13 @@ class ScriptedServer:
             scope["method"], headers, msgspec.json.decode(body) if body else None, receive
         )
         self.seen.append(posted)
-        await self.answers.get(posted.method, error(-32601, "no such method", 404))(posted, send)
+        await self.answers.get(posted.method, error_answer(-32601, "no such method", 404))(
+            posted, send
+        )
 
 
 @pytest.fixture
-def scripted() -> Iterator[tuple[ScriptedServer, str]]:
+def scripted_server() -> Iterator[tuple[ScriptedServer, str]]:
     """A scripted server and its URL."""
     app = ScriptedServer()
     with AsgiServer(app) as server:

@@ -210,18 +210,18 @@ ABSENT = Absent()
 Signer = Callable[[bytes], bytes]
 
 
-def b64(data: bytes) -> str:
+def base64url_encoded(data: bytes) -> str:
     """Base64url without padding (RFC 7515 section 2)."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def unb64(text: str) -> bytes:
+def base64url_decoded(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def number(value: int, size: int | None = None) -> str:
+def base64url_number(value: int, size: int | None = None) -> str:
     """An unsigned integer as JWK members hold it (RFC 7518 section 2)."""
-    return b64(value.to_bytes(size or max(1, (value.bit_length() + 7) // 8), "big"))
+    return base64url_encoded(value.to_bytes(size or max(1, (value.bit_length() + 7) // 8), "big"))
 
 
 @cache
@@ -266,15 +266,15 @@ def jwk(key: Any, kid: str | None = "main", **members: Any) -> dict[str, Any]:
     public = key.public_key()
     if isinstance(public, rsa.RSAPublicKey):
         numbers = public.public_numbers()
-        body = {"kty": "RSA", "n": number(numbers.n), "e": number(numbers.e)}
+        body = {"kty": "RSA", "n": base64url_number(numbers.n), "e": base64url_number(numbers.e)}
     elif isinstance(public, ec.EllipticCurvePublicKey):
         point, size = public.public_numbers(), (public.curve.key_size + 7) // 8
         names = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
         body = {"kty": "EC", "crv": names[public.curve.name]}
-        body |= {"x": number(point.x, size), "y": number(point.y, size)}
+        body |= {"x": base64url_number(point.x, size), "y": base64url_number(point.y, size)}
     else:
         curve = "Ed25519" if isinstance(public, ed25519.Ed25519PublicKey) else "Ed448"
-        body = {"kty": "OKP", "crv": curve, "x": b64(public.public_bytes_raw())}
+        body = {"kty": "OKP", "crv": curve, "x": base64url_encoded(public.public_bytes_raw())}
     body |= {"kid": kid, "use": "sig"} | members
     return {name: value for name, value in body.items() if value not in (ABSENT, None)}
 
@@ -302,19 +302,21 @@ def raw_ecdsa(key: ec.EllipticCurvePrivateKey, data: bytes, chosen: hashes.HashA
     return r.to_bytes(size, "big") + s.to_bytes(size, "big")
 
 
-def encode(part: Mapping[str, Any] | bytes) -> str:
+def jws_segment(part: Mapping[str, Any] | bytes) -> str:
     """One segment: a mapping as JSON (members that are ABSENT left out), bytes as they are."""
     if isinstance(part, bytes):
-        return b64(part)
-    return b64(json.dumps({k: v for k, v in part.items() if v is not ABSENT}).encode())
+        return base64url_encoded(part)
+    return base64url_encoded(
+        json.dumps({k: v for k, v in part.items() if v is not ABSENT}).encode()
+    )
 
 
-def compact(
+def compact_jws(
     header: Mapping[str, Any] | bytes, payload: Mapping[str, Any] | bytes, sign: Signer
 ) -> str:
     """A compact JWS (RFC 7515 section 7.1) of exactly these parts."""
-    signed = f"{encode(header)}.{encode(payload)}"
-    return f"{signed}.{b64(sign(signed.encode()))}"
+    signed = f"{jws_segment(header)}.{jws_segment(payload)}"
+    return f"{signed}.{base64url_encoded(sign(signed.encode()))}"
 
 
 class TokenFactory:
@@ -361,7 +363,7 @@ class TokenFactory:
         """
         head = header if isinstance(header, bytes) else self.header(**(header or {}))
         body = self.claims(**claims) if payload is None else payload
-        return compact(head, body, sign or signer(rsa_key(), "RS256"))
+        return compact_jws(head, body, sign or signer(rsa_key(), "RS256"))
 
     def text(self, member: str, raw: str, **claims: Any) -> str:
         """A token whose payload has *member* with exactly this JSON text as its value."""

@@ -54,7 +54,7 @@ def capture_logs() -> Iterator[list[dict[str, Any]]]:
         logger.removeHandler(handler)
 
 
-def steps(work: Callable[[], object]) -> int:
+def count_lines(work: Callable[[], object]) -> int:
     """How many lines of Python *work* runs through, those of everything it calls included."""
     taken = 0
 
@@ -67,7 +67,7 @@ def steps(work: Callable[[], object]) -> int:
     return taken
 
 
-def calls(work: Callable[[], object]) -> list[str]:
+def functions_called(work: Callable[[], object]) -> list[str]:
     """The functions of Python that *work* calls, in order; a coroutine's each time it goes on."""
     made: list[str] = []
 
@@ -137,7 +137,7 @@ async def shortest_hold(
 
 
 @contextmanager
-def collected() -> Iterator[None]:
+def server_garbage_collection() -> Iterator[None]:
     """The collector of garbage as a server has it: nothing that was there before is walked."""
     gc.collect()
     gc.freeze()
@@ -254,7 +254,7 @@ class ManualClock:
 
 
 @contextmanager
-def overheard(form: LogFormat) -> Iterator[io.StringIO]:
+def formatted_logs(form: LogFormat) -> Iterator[io.StringIO]:
     """What the process logs in a block, as the server does it."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
@@ -270,7 +270,7 @@ def overheard(form: LogFormat) -> Iterator[io.StringIO]:
         root.setLevel(level)
 
 
-class _ShortSleeps:
+class _ShortSleepAsyncio:
     """`asyncio`, whose `sleep` takes a twentieth of the time."""
 
     def __getattr__(self, name: str) -> Any:
@@ -280,7 +280,7 @@ class _ShortSleeps:
         await asyncio.sleep(seconds / 20)
 
 
-class _Stops:
+class _StopSignals:
     """The loops of uvicorn's servers, each of which waits to be told that it should stop."""
 
     def __init__(self) -> None:
@@ -308,17 +308,17 @@ class _Stops:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def prompt_stops() -> Iterator[None]:
+def immediate_server_stop() -> Iterator[None]:
     """
     A server in this process stops at once.
 
     uvicorn asks every 100 ms whether it should stop, which a test would wait for. To ask more often
     costs more than many tests do: hundreds of servers run all the time.
     """
-    stops = _Stops()
+    stops = _StopSignals()
     flag = property(lambda server: server.__dict__["should_exit"], stops.tell)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("uvicorn.server.asyncio", _ShortSleeps())
+        patch.setattr("uvicorn.server.asyncio", _ShortSleepAsyncio())
         patch.setattr(uvicorn.Server, "should_exit", flag, raising=False)
         patch.setattr(uvicorn.Server, "main_loop", lambda server: stops.main_loop(server))
         yield

@@ -23,12 +23,12 @@ from typing import IO, Any, TypeVar
 from gatepost.cli.main import COMMANDS
 
 START_WITHIN_S = 30
-ALSO = ["gatepost.storage.sql.postgresql_audit_writer", "sqlalchemy.dialects.postgresql.asyncpg"]
-ALSO += ["gatepost.rest.management.routes", "gatepost.telemetry.exposition", "uvicorn.lifespan.off"]
-ALSO += ["gatepost.storage.valkey.shared_store", "gatepost.storage.sql.records"]
-ALSO += ["gatepost.check.agents"]
-ALSO += ["gatepost_packs.scripts.tools", "gatepost.check.upstreams", "gatepost.dashboard.routes"]
-ALSO += ["gatepost_packs.vault.tools", "gatepost_packs.memory", "gatepost_packs.demo", "aiosqlite"]
+LATE_MODULES = ["gatepost.storage.sql.postgresql_audit_writer", "gatepost.rest.management.routes"]
+LATE_MODULES += ["sqlalchemy.dialects.postgresql.asyncpg", "gatepost.storage.valkey.shared_store"]
+LATE_MODULES += ["gatepost.telemetry.exposition", "gatepost.storage.sql.records", "aiosqlite"]
+LATE_MODULES += ["gatepost_packs.scripts.tools", "gatepost_packs.vault.tools"]
+LATE_MODULES += ["gatepost.dashboard.routes", "gatepost.check.upstreams", "gatepost.check.agents"]
+LATE_MODULES += ["gatepost_packs.memory", "uvicorn.lifespan.off", "gatepost_packs.demo"]
 """What the commands import by name once they run."""
 
 
@@ -128,11 +128,11 @@ class ForkServer:
 
 def fork_server() -> ForkServer:
     """The one of this process, started when it is first wanted."""
-    with _STARTING:
+    with _STARTING_LOCK:
         return _FORK_SERVER()
 
 
-_FORK_SERVER, _STARTING = cache(ForkServer), threading.Lock()
+_FORK_SERVER, _STARTING_LOCK = cache(ForkServer), threading.Lock()
 
 
 def _settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -141,7 +141,7 @@ def _settings(env: Mapping[str, str]) -> dict[str, str]:
 
 def main(number: int) -> None:
     """Fork for every task that comes by the socket with that number; the forks go on from here."""
-    for name in (*(row.target.partition(":")[0] for row in COMMANDS.values()), *ALSO):
+    for name in (*(row.target.partition(":")[0] for row in COMMANDS.values()), *LATE_MODULES):
         importlib.import_module(name)
     importlib.import_module("gatepost.serve").load_late_modules()
     # What is never looked through again is not copied into the forks, nor taken apart as they end.
@@ -193,7 +193,7 @@ def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
         ready = select.select([link, wake], [], [])[0]
         if wake in ready:
             os.read(wake, 4096)
-            _tell(children)
+            _exit_codes(children)
         if link not in ready:
             continue
         data, ends, _, _ = socket.recv_fds(link, 65536, 4)
@@ -217,7 +217,7 @@ def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
         _write(ends[3], pid)
 
 
-def _tell(children: dict[int, int]) -> None:
+def _exit_codes(children: dict[int, int]) -> None:
     """The exit codes of those that have ended."""
     for pid in list(children):
         ended, status = os.waitpid(pid, os.WNOHANG)

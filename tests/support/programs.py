@@ -35,7 +35,7 @@ STAMP = FOLDER / "node_modules" / ".installed-from"
 INSTALL_TIMEOUT_S = 300
 MAX_STEPS = 20
 HTML = {"Accept": "text/html"}
-NO = re.compile(r"deny|cancel|reject|refuse|abort|decline", re.IGNORECASE)
+REJECT_BUTTON = re.compile(r"deny|cancel|reject|refuse|abort|decline", re.IGNORECASE)
 
 
 class PageForm:
@@ -152,7 +152,7 @@ class BrowserUser:
         yes = [
             (name, value)
             for name, value, text in form.buttons
-            if name and not NO.search(f"{value} {text}")
+            if name and not REJECT_BUTTON.search(f"{value} {text}")
         ]
         mine = [button for button in yes if button[1] == self.name]
         return [*form.fields, *(mine or yes)[:1]]
@@ -161,7 +161,7 @@ class BrowserUser:
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 
 
-PLAYWRIGHT_WITHOUT = """
+PLAYWRIGHT_DISABLED = """
 AvoidUnnecessaryBeforeUnloadCheckSync DestroyProfileOnBrowserClose HttpsUpgrades
 HttpsFirstBalancedModeAutoEnable LensOverlay MediaRouter PaintHolding ThirdPartyStoragePartitioning
 AvoidCorsURLLoaderRestartOnRedirect OptimizationHints NetworkTimeServiceQuerying AimEnabled
@@ -170,17 +170,17 @@ PreconnectToSearch
 """What Playwright switches off; named again, since the last list on a command line is the one."""
 
 
-UNSEEN = "WebUIOmniboxPopup WebUIOmniboxAimPopup SpareRendererForSitePerProcess"
+UNSEEN_FEATURES = "WebUIOmniboxPopup WebUIOmniboxAimPopup SpareRendererForSitePerProcess"
 """Pages behind the address bar of each window, and processes in reserve: nearly half of the CPU."""
 
 
-WITHOUT = ",".join(f"{PLAYWRIGHT_WITHOUT} {UNSEEN}".split())
+DISABLED_FEATURES = ",".join(f"{PLAYWRIGHT_DISABLED} {UNSEEN_FEATURES}".split())
 
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
-ARGUMENTS += [f"--disable-features={WITHOUT}"]
+ARGUMENTS += [f"--disable-features={DISABLED_FEATURES}"]
 
 
 WITHIN_MS = 20_000
@@ -289,7 +289,7 @@ def main() -> int:
 CLIENT_WITHIN_S = 60
 
 
-def walk_typescript(script: str, person: BrowserUser, **settings: Any) -> dict[str, Any]:
+def run_typescript_client(script: str, person: BrowserUser, **settings: Any) -> dict[str, Any]:
     """
     Run a client script of `tests/node` to its end and answer its report.
 

@@ -171,7 +171,7 @@ def balanced(upstreams: Sequence[str], port: int) -> Iterator[str]:
         yield server.url
 
 
-COMMITTED = (b"COMMIT\x00", b"INSERT 0 1\x00")
+COMMITTED_MESSAGES = (b"COMMIT\x00", b"INSERT 0 1\x00")
 """PostgreSQL's answers to a COMMIT, and to a statement that adds a row and commits by itself."""
 
 
@@ -221,7 +221,9 @@ class TcpConnection(socketserver.BaseRequestHandler):
                 elif self.asked:
                     self.server.requests.append(self.asked)
                     self.asked = b""
-                is_commit = source is not self.request and any(one in data for one in COMMITTED)
+                is_commit = source is not self.request and any(
+                    one in data for one in COMMITTED_MESSAGES
+                )
                 if is_commit and self.server.commits_to_lose:
                     self.server.commits_to_lose -= 1
                     break

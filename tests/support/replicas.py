@@ -13,8 +13,8 @@ import httpx2
 
 from gatepost.secrets.keyring import create
 from tests.support import tools as process_tools
-from tests.support.client import MODERN, message
-from tests.support.commands import READY, Gatepost, toml_file
+from tests.support.client import MODERN_REVISION, message
+from tests.support.commands import READY_LINE, Gatepost, toml_file
 from tests.support.issuers import Idp, TokenFactory
 from tests.support.measuring import eventually
 from tests.support.processes import free_port, python_environment
@@ -75,7 +75,7 @@ class ReplicaProcesses:
             # All before any is waited for: most of a start is the interpreter's.
             self.servers += [self._begun(number) for number in range(len(self.ports))]
             for server in self.servers:
-                server.wait_for(READY)
+                server.wait_for(READY_LINE)
             yield
         finally:
             for server in self.servers:
@@ -89,7 +89,7 @@ class ReplicaProcesses:
         """Start a replica again at its old address."""
         self.kill(number)
         self.servers[number] = self._begun(number)
-        self.servers[number].wait_for(READY)
+        self.servers[number].wait_for(READY_LINE)
 
     def token(self, **claims: Any) -> str:
         """A token for the resource; the same person's unless *claims* say otherwise."""
@@ -212,7 +212,7 @@ class ReplicaClient:
     ) -> bytes:
         """The body of a request of 2026-07-28."""
         meta = {
-            META + "protocolVersion": MODERN,
+            META + "protocolVersion": MODERN_REVISION,
             META + "clientCapabilities": capabilities or {},
             "progressToken": 7,
         }
@@ -223,7 +223,7 @@ class ReplicaClient:
     @staticmethod
     def mirrors(method: str, params: Mapping[str, Any] | None) -> dict[str, str]:
         """The headers that repeat it."""
-        found = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
+        found = {"MCP-Protocol-Version": MODERN_REVISION, "Mcp-Method": method}
         for member in ("name", "uri", "taskId"):
             if params and member in params:
                 found["Mcp-Name"] = str(params[member])

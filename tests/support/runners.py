@@ -183,7 +183,7 @@ async def run_until(condition: Callable[[], Awaitable[bool]]) -> None:
             await run_ready(1)
 
 
-ASKED = {"q": InputRequest("elicitation/create", {"message": "?"})}
+FORM_REQUESTS = {"q": InputRequest("elicitation/create", {"message": "?"})}
 
 
 ACME = "acme"
@@ -376,4 +376,4 @@ def text_of(outcome: Outcome) -> str:
     return "\n".join(str(block["text"]) for block in outcome.content)
 
 
-AWAY = ToolFailure("upstream_unavailable", "Away.", retry_after=3)
+UNAVAILABLE_FAILURE = ToolFailure("upstream_unavailable", "Away.", retry_after=3)

@@ -287,7 +287,7 @@ def bucket(burst: float, rate: float = 0.001) -> Bound:
     return Bound(rate, burst)
 
 
-def places(most: int) -> Bound:
+def concurrency_limit(most: int) -> Bound:
     return Bound(concurrency=most)
 
 

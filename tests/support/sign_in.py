@@ -38,12 +38,12 @@ PATHS = tuple(metadata.paths(IssuerSettings()))
 CLI = ("gatepost-cli", "cli-secret")
 
 
-def table(rows: list[tuple[object, ...]]) -> list[object]:
+def named_cases(rows: list[tuple[object, ...]]) -> list[object]:
     """Rows of cases whose first column is their name."""
     return [pytest.param(*row[1:], id=str(row[0])) for row in rows]
 
 
-def challenge_of(verifier: str) -> str:
+def code_challenge(verifier: str) -> str:
     digest = hashlib.sha256(verifier.encode()).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
@@ -87,7 +87,7 @@ class CodeFlow:
             "redirect_uri": CALLBACK,
             "scope": "files:read files:write",
             "state": "state-1",
-            "code_challenge": challenge_of(self.verifier),
+            "code_challenge": code_challenge(self.verifier),
             "code_challenge_method": "S256",
             "resource": RESOURCE,
         }
@@ -115,7 +115,7 @@ class CodeFlow:
 
     async def code(self, user: str = "alice", **changes: str | None) -> str:
         consent = await self.sign_in(user, **changes)
-        return query_of(await self.submit(consent, decision="allow"))["code"]
+        return redirect_query(await self.submit(consent, decision="allow"))["code"]
 
     async def token(self, **fields: object) -> httpx2.Response:
         return await self.http.post(self.path("token"), data=fields)
@@ -151,7 +151,7 @@ class CodeFlow:
         return answer.json()
 
 
-def query_of(response: httpx2.Response) -> dict[str, str]:
+def redirect_query(response: httpx2.Response) -> dict[str, str]:
     """The query of the redirect, each parameter once."""
     assert response.status_code in {302, 303}, response.text
     query = urlsplit(response.headers["location"]).query
@@ -160,7 +160,7 @@ def query_of(response: httpx2.Response) -> dict[str, str]:
 
 
 @pytest.fixture
-def walk() -> CodeFlow:
+def code_flow() -> CodeFlow:
     """An issuer with no user signed in and no client registered."""
     return CodeFlow()
 

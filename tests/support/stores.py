@@ -80,7 +80,7 @@ MEMORY, MEMORY_BYTES = "/dev/shm", 2_000_000_000  # noqa: S108 - it makes a fold
 class StoreProcess:
     """A store on a free port of loopback, with its files in a folder of its own."""
 
-    READY: ClassVar[str]
+    READY_LINE: ClassVar[str]
     """What it prints once it answers."""
 
     def __init__(self, name: str) -> None:
@@ -112,8 +112,8 @@ class StoreProcess:
     def _listens(self) -> bool:
         """Start the process; whether its port was free."""
         self._process = self._started()
-        told = self._process.wait_for(f"{self.READY}|ddress already in use|failed to set up")
-        if told[0] == self.READY:
+        told = self._process.wait_for(f"{self.READY_LINE}|ddress already in use|failed to set up")
+        if told[0] == self.READY_LINE:
             return True
         self._process.stop(with_signal=signal.SIGINT)
         return False
@@ -142,7 +142,7 @@ class Postgres(StoreProcess):
     this user can read wherever the environment is installed.
     """
 
-    READY = "ready to accept connections"
+    READY_LINE = "ready to accept connections"
 
     def __init__(self, *, in_memory: bool = True) -> None:
         super().__init__("postgres")
@@ -287,7 +287,7 @@ def _copied(folder: Path) -> Path:
 class PgBouncer(StoreProcess):
     """A PgBouncer in transaction mode, with two connections to a database; never runs as root."""
 
-    READY = "process up"
+    READY_LINE = "process up"
 
     def __init__(self, postgres: Postgres) -> None:
         super().__init__("pgbouncer")
@@ -330,12 +330,12 @@ def pgbouncer_program() -> str | None:
     return shutil.which("pgbouncer", path=os.pathsep.join(places))
 
 
-POOLED = pytest.param("pgbouncer", marks=pytest.mark.slow)
+POOLER = pytest.param("pgbouncer", marks=pytest.mark.slow)
 """PostgreSQL behind PgBouncer, where each transaction may have another session."""
 
 
 def a_sql_url(request: pytest.FixtureRequest, folder: Path) -> str:
-    """Where a fixture keeps records whose parameter is sqlite, postgresql or `POOLED`."""
+    """Where a fixture keeps records whose parameter is sqlite, postgresql or `POOLER`."""
     if request.param == "sqlite":
         return sqlite_url(folder)
     url: str = request.getfixturevalue("emptied_postgres")
@@ -352,7 +352,7 @@ DATABASES = 10_000
 class Valkey(StoreProcess):
     """A Valkey server on loopback, with a password; nothing of it reaches the disk."""
 
-    READY = "Ready to accept connections"
+    READY_LINE = "Ready to accept connections"
 
     def __init__(self) -> None:
         super().__init__("valkey")

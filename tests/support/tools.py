@@ -24,7 +24,7 @@ from gatepost_authz.caller import TenantContext
 
 pack = Pack("replicas")
 
-HERE = Path()
+TOOLS_FOLDER = Path()
 
 
 class DecisionForm(BaseModel):
@@ -35,13 +35,13 @@ class DecisionForm(BaseModel):
 
 def mark(word: str) -> None:
     """Leave one line; appending is atomic for lines this short."""
-    with (HERE / "marks").open("a", encoding="utf-8") as file:
+    with (TOOLS_FOLDER / "marks").open("a", encoding="utf-8") as file:
         file.write(f"{word}\n")
 
 
 async def wait_for(word: str) -> None:
     """Wait until the test has put a file of that name."""
-    while not (HERE / word).exists():  # noqa: ASYNC110  # the test is another process
+    while not (TOOLS_FOLDER / word).exists():  # noqa: ASYNC110  # the test is another process
         await asyncio.sleep(0.02)
 
 
@@ -107,16 +107,16 @@ async def touch(ctx: CallContext, name: str) -> str:
 
 effects_pack = Pack("effects")
 
-EFFECTS, GO = Path("effects"), Path("go")
+EFFECTS_FILE, GO_FILE = Path("effects"), Path("go")
 LOOK_EVERY_S = 0.02
 
 
 def _act(what: str) -> str:
-    with EFFECTS.open("a", encoding="utf-8") as effects:
+    with EFFECTS_FILE.open("a", encoding="utf-8") as effects:
         effects.write(f"{what}\n")
-    while not GO.exists():
+    while not GO_FILE.exists():
         Event().wait(LOOK_EVERY_S)
-    return f"{what} {EFFECTS.read_text(encoding='utf-8').split().count(what)}"
+    return f"{what} {EFFECTS_FILE.read_text(encoding='utf-8').split().count(what)}"
 
 
 @effects_pack.tool()
@@ -263,21 +263,21 @@ async def break_protocol(ctx: CallContext) -> str:
     raise ProtocolError(-32603, "Internal error")
 
 
-COUNTED: list[str] = []
+COUNTED_CALLS: list[str] = []
 
 
 @kit.tool()
 async def count(ctx: CallContext) -> str:
     """Count how often it ran."""
-    COUNTED.append("ran")
-    return str(len(COUNTED))
+    COUNTED_CALLS.append("ran")
+    return str(len(COUNTED_CALLS))
 
 
 CHANGES = Effects(read_only=False, destructive=True, idempotent=False, open_world=True)
 """What a tool counts as whose upstream is not trusted."""
 
 
-ANY: Mapping[str, Any] = {"type": "object"}
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 class MemorySource:
@@ -337,7 +337,7 @@ class ToolUpstream:
         name: str,
         description: str = "Do something.",
         *,
-        schema: Mapping[str, Any] = ANY,
+        schema: Mapping[str, Any] = ANY_OBJECT,
         invoke: Callable[[CallContext, Any], Any] | None = None,
         **changes: Any,
     ) -> Tool:

@@ -23,22 +23,22 @@ from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.registry import Unknown
 from tests.support.endpoint import a_caller
-from tests.support.internet import MetricsPage, page_of
-from tests.support.measuring import calls, eventually
+from tests.support.internet import MetricsPage, metrics_page
+from tests.support.measuring import eventually, functions_called
 
 pytestmark = pytest.mark.requirement("P16")
 WITHIN_S = 10
 CALLS, REQUESTS = "gatepost_tool_calls_total", "gatepost_http_requests_total"
 
 
-def counted(metrics: SharedMetrics, tenants: list[str] | None = None) -> Meter:
+def started_meter(metrics: SharedMetrics, tenants: list[str] | None = None) -> Meter:
     meter = Meter(metrics.of_process(0))
     meter.start(now=1.0)
     meter.set_label_values(["echo"], tenants)
     return meter
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def wait_until(condition: Callable[[], object]) -> None:
     """Wait for the condition without blocking the event loop."""
     await asyncio.to_thread(eventually, condition, within=WITHIN_S)
 
@@ -54,17 +54,17 @@ def row(path: str = "/mcp", status: int = 200, rpc: RpcTarget | None = None) -> 
 async def test_calls_are_counted_by_how_they_ended() -> None:
     """Each call counts once, also if other calls end at the same moment."""
     metrics = SharedMetrics()
-    meter = counted(metrics, ["acme"])
+    meter = started_meter(metrics, ["acme"])
     counting = CountingRecorder(meter, CallBatch(meter), None)
     endings = [None, None, Failure("denied", "No."), Unknown("ecko")]
     for ending in endings:
         name = "ecko" if isinstance(ending, Unknown) else "echo"
         assert counting.record_end(a_call(name), 0.0, [], ending) is NO_COMMIT
     counting.record_end(a_call("note://1", kind="document"), 0.0, [], None)
-    await until(lambda: page_of(metrics).value(CALLS, tool="echo", outcome="success") > 0)
+    await wait_until(lambda: metrics_page(metrics).value(CALLS, tool="echo", outcome="success") > 0)
     counting.record_end(a_call(), 0.0, [], None)
-    await until(lambda: page_of(metrics).value(CALLS, tool="echo", outcome="success") > 2)
-    page = page_of(metrics)
+    await wait_until(lambda: metrics_page(metrics).value(CALLS, tool="echo", outcome="success") > 2)
+    page = metrics_page(metrics)
 
     assert page.value(CALLS, tool="echo", outcome="success") == 3
     assert page.value(CALLS, tool="echo", outcome="denied") == 1
@@ -75,11 +75,11 @@ async def test_calls_are_counted_by_how_they_ended() -> None:
 
 async def test_an_ended_call_costs_one_function_call() -> None:
     """The rest is done for the whole batch."""
-    meter = counted(SharedMetrics())
+    meter = started_meter(SharedMetrics())
     counting = CountingRecorder(meter, CallBatch(meter), None)
     counting.record_end(a_call(), 0.0, [], None)
 
-    calls_made = calls(lambda: counting.record_end(a_call(), 0.0, [], None))
+    calls_made = functions_called(lambda: counting.record_end(a_call(), 0.0, [], None))
     own = [name for name in calls_made if name.startswith(("CountingRecorder.", "Meter."))]
     assert own == ["CountingRecorder.record_end"]
 
@@ -102,7 +102,7 @@ async def test_a_stop_counts_the_last_batch() -> None:
         await services.runner.run(a_call(arguments=b'{"text":"hello"}'))
         services.log.append(row())
         services.redaction.redacted_outcomes += 1
-    page = page_of(metrics)
+    page = metrics_page(metrics)
 
     assert page.value(CALLS, tool="echo", outcome="success") == 1
     assert page.value(REQUESTS, route="mcp", status="2xx") == 1
@@ -110,11 +110,13 @@ async def test_a_stop_counts_the_last_batch() -> None:
 
 
 @asynccontextmanager
-async def answering(
+async def counting_log(
     metrics: SharedMetrics, write: Callable[[bytes], object], *, enabled: bool = True
 ) -> AsyncIterator[AccessLog]:
     """An access log whose rows are counted by route."""
-    counts = RequestMetrics(counted(metrics), lambda path: "mcp" if path == "/mcp" else "other")
+    counts = RequestMetrics(
+        started_meter(metrics), lambda path: "mcp" if path == "/mcp" else "other"
+    )
     log = AccessLog("json", write, enabled=enabled, counts=counts)
     yield log
     await log.aclose()
@@ -126,23 +128,23 @@ def requests(page: MetricsPage) -> list[float]:
     return [page.value(REQUESTS, route=route, status=status) for route, status in labels]
 
 
-def so_many(metrics: SharedMetrics, number: int) -> bool:
+def are_counted(metrics: SharedMetrics, number: int) -> bool:
     """Return whether so many requests of the endpoint were counted, all with 2xx."""
-    return requests(page_of(metrics)) == [number, 0, 0]
+    return requests(metrics_page(metrics)) == [number, 0, 0]
 
 
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_requests_are_counted_whether_lines_are_written_or_not(enabled: bool) -> None:
     """A request is counted by route and status from its row of the access log."""
     metrics, lines = SharedMetrics(), list[bytes]()
-    async with answering(metrics, lines.append, enabled=enabled) as log:
+    async with counting_log(metrics, lines.append, enabled=enabled) as log:
         for written_row in (row(), row(), row(status=401), row("/wp-login.php", 404)):
             log.append(written_row)
-        await until(lambda: requests(page_of(metrics)) == [2, 1, 1])
+        await wait_until(lambda: requests(metrics_page(metrics)) == [2, 1, 1])
         log.append(row())
 
-    assert requests(page_of(metrics)) == [3, 1, 1]
-    seconds = page_of(metrics).value("gatepost_http_request_seconds_sum", route="mcp")
+    assert requests(metrics_page(metrics)) == [3, 1, 1]
+    seconds = metrics_page(metrics).value("gatepost_http_request_seconds_sum", route="mcp")
     assert seconds == pytest.approx(0.008)
     assert b"".join(lines).count(b"\n") == (5 if enabled else 0)
 
@@ -152,10 +154,10 @@ async def test_a_request_that_ends_after_the_log_was_closed_is_written() -> None
     lines, failures = list[bytes](), list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
     metrics = SharedMetrics()
-    async with answering(metrics, lines.append) as log:
+    async with counting_log(metrics, lines.append) as log:
         log.append(row())
     log.append(row())
-    await until(lambda: bool(failures) or so_many(metrics, 2))
+    await wait_until(lambda: bool(failures) or are_counted(metrics, 2))
 
     assert failures == []
     assert b"".join(lines).count(b"\n") == 2
@@ -169,13 +171,13 @@ async def test_requests_are_counted_while_the_log_is_not_read() -> None:
         reading.wait(WITHIN_S)
         lines.append(data)
 
-    async with answering(metrics, write) as log:
+    async with counting_log(metrics, write) as log:
         for number in range(3):
             log.append(row())
-            await until(partial(so_many, metrics, number + 1))
+            await wait_until(partial(are_counted, metrics, number + 1))
         reading.set()
 
-    assert so_many(metrics, 3)
+    assert are_counted(metrics, 3)
     assert b"".join(lines).count(b"\n") == 3
 
 

@@ -9,14 +9,14 @@ from starlette.types import Message
 
 from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
-from tests.support.client import MODERN, RestClient
-from tests.support.internet import MetricsPage, page_of
+from tests.support.client import MODERN_REVISION, RestClient
+from tests.support.internet import MetricsPage, metrics_page
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
 
 
-def gathered(metrics: SharedMetrics) -> MetricsPage:
+def gathered_page(metrics: SharedMetrics) -> MetricsPage:
     """Return the page as a scrape gets it, including everything that ended before the scrape."""
     sent: list[Message] = []
 
@@ -51,18 +51,20 @@ def server() -> Iterator[Server]:
 
 def page(server: Server) -> MetricsPage:
     """Return the current metrics."""
-    return page_of(server.shared_metrics)
+    return metrics_page(server.shared_metrics)
 
 
-def scraped(server: Server) -> MetricsPage:
+def scraped_page(server: Server) -> MetricsPage:
     """Return the metrics as a scrape gets them, including everything that ended before it."""
-    return gathered(server.shared_metrics)
+    return gathered_page(server.shared_metrics)
 
 
-def grows(server: Server, by: float, work: Callable[[], object], name: str, **labels: str) -> None:
+def assert_increase(
+    server: Server, by: float, work: Callable[[], object], name: str, **labels: str
+) -> None:
     """Assert that *work* increases this sample by so much."""
     # Another test's calls, that were answered a moment ago, are in it.
-    before = scraped(server).value(name, **labels)
+    before = scraped_page(server).value(name, **labels)
     work()
     eventually(lambda: page(server).value(name, **labels) >= before + by, within=20)
     assert page(server).value(name, **labels) == before + by
@@ -98,7 +100,7 @@ def test_a_call_is_counted_however_it_ends(server: Server, case: str) -> None:
             RestClient(server, token).call(tool, arguments)
 
     times = 1 if case == "hostile" else 2
-    grows(server, times, both, "gatepost_tool_calls_total", **labels)
+    assert_increase(server, times, both, "gatepost_tool_calls_total", **labels)
     seconds = page(server).value("gatepost_tool_call_seconds_sum", tool=labels["tool"])
     assert seconds > 0
     assert page(server).labels("tool") <= {"echo", "fs_read_text", "fs_write_text", "unknown"}
@@ -109,7 +111,9 @@ def test_calls_are_counted_by_tenant_with_tenant_label(server: Server) -> None:
     token = server.token(org_id="acme")
     labels = {"tenant": "acme", "outcome": "success"}
 
-    grows(server, 1, lambda: server.client.call(token, "echo", {"text": "x"}), TENANTS, **labels)
+    assert_increase(
+        server, 1, lambda: server.client.call(token, "echo", {"text": "x"}), TENANTS, **labels
+    )
     assert page(server).labels("tenant") == {"acme"}
 
 
@@ -134,7 +138,7 @@ def test_a_refusal_of_the_gate_is_counted_by_reason(server: Server, reason: str)
     def call() -> None:
         assert server.client.call(token).status == 401
 
-    grows(server, 1, call, "gatepost_refusals_total", reason=reason)
+    assert_increase(server, 1, call, "gatepost_refusals_total", reason=reason)
 
 
 def test_a_refusal_of_the_edge_is_counted_by_code(server: Server) -> None:
@@ -144,7 +148,7 @@ def test_a_refusal_of_the_edge_is_counted_by_code(server: Server) -> None:
         fields = [("Origin", "https://evil.example")]
         assert server.client.call(server.token(), fields=fields).status == 403
 
-    grows(server, 1, call, "gatepost_refusals_total", reason="forbidden_origin")
+    assert_increase(server, 1, call, "gatepost_refusals_total", reason="forbidden_origin")
 
 
 ROUTES = {
@@ -166,7 +170,7 @@ def test_a_request_is_counted_under_its_route(server: Server, route: str) -> Non
         server.client.send(method, path)
 
     name = "gatepost_http_requests_total"
-    grows(server, 1, ask, name, route=route, status=status)
+    assert_increase(server, 1, ask, name, route=route, status=status)
     assert page(server).value("gatepost_http_request_seconds_count", route=route) >= 1
     assert "wp-login" not in page(server).text
 
@@ -180,7 +184,7 @@ def test_a_thousand_made_up_names_add_no_label(server: Server) -> None:
         server.client.send("GET", f"/made-up/{number}", token=token)
         server.client.ask(token, f"made/up-{number}")
         RestClient(server, token).call(f"no_such_{number}", {})
-    metrics = scraped(server)
+    metrics = scraped_page(server)
     text = metrics.text
 
     assert "no_such" not in text
@@ -193,9 +197,9 @@ def test_metrics_contain_nothing_of_a_caller(server: Server) -> None:
     """There is no subject, token, argument, or tenant that is not configured."""
     token = server.token(org_id="acme", sub="alice-4711")
     server.client.call(token, "echo", {"text": SECRET})
-    text = scraped(server).text
+    text = scraped_page(server).text
 
-    assert not any(word in text for word in ("alice-4711", SECRET, token, MODERN))
+    assert not any(word in text for word in ("alice-4711", SECRET, token, MODERN_REVISION))
 
 
 def test_sampled_metrics_have_values(server: Server) -> None:
@@ -225,32 +229,38 @@ LIMITED_SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def limited() -> Iterator[Server]:
+def limited_server() -> Iterator[Server]:
     """A server with low limits and a tool that needs approval."""
     with Idp() as idp, running_server(idp, [issuer_settings(idp)], **LIMITED_SETTINGS) as server:
         yield server
 
 
-def test_a_refusal_by_a_limit_is_counted_by_limit(limited: Server) -> None:
+def test_a_refusal_by_a_limit_is_counted_by_limit(limited_server: Server) -> None:
     """It also counts as a call with this outcome."""
-    token = limited.token(org_id="flood")
+    token = limited_server.token(org_id="flood")
     for _ in range(5):
-        limited.client.call(token, "echo", {"text": "x"})
+        limited_server.client.call(token, "echo", {"text": "x"})
     refused = {"tool": "echo", "outcome": "rate_limit"}
-    eventually(lambda: scraped(limited).value("gatepost_tool_calls_total", **refused), within=20)
-    metrics = scraped(limited)
+    eventually(
+        lambda: scraped_page(limited_server).value("gatepost_tool_calls_total", **refused),
+        within=20,
+    )
+    metrics = scraped_page(limited_server)
 
     assert metrics.value("gatepost_rate_limited_total", limit="caller") == 2
     assert metrics.value("gatepost_tool_calls_total", **refused) == 2
 
 
-def test_approvals_are_counted_by_how_they_end(limited: Server) -> None:
+def test_approvals_are_counted_by_how_they_end(limited_server: Server) -> None:
     """A request without a decision expires; its call counts as pending."""
-    RestClient(limited, limited.token(org_id="patient")).call("whoami", {})
+    RestClient(limited_server, limited_server.token(org_id="patient")).call("whoami", {})
     eventually(
-        lambda: scraped(limited).value("gatepost_approvals_total", result="expired") == 1, within=15
+        lambda: (
+            scraped_page(limited_server).value("gatepost_approvals_total", result="expired") == 1
+        ),
+        within=15,
     )
-    metrics = scraped(limited)
+    metrics = scraped_page(limited_server)
 
     assert (
         metrics.value("gatepost_tool_calls_total", tool="whoami", outcome="approval_pending") == 1
@@ -258,10 +268,10 @@ def test_approvals_are_counted_by_how_they_end(limited: Server) -> None:
     assert metrics.value("gatepost_approvals_waiting") == 0
 
 
-def test_audit_commits_are_timed(limited: Server) -> None:
+def test_audit_commits_are_timed(limited_server: Server) -> None:
     """Each call waits for a commit, so there is at least one."""
-    limited.client.call(limited.token(org_id="recorded"), "echo", {"text": "x"})
-    metrics = scraped(limited)
+    limited_server.client.call(limited_server.token(org_id="recorded"), "echo", {"text": "x"})
+    metrics = scraped_page(limited_server)
 
     assert metrics.value("gatepost_audit_commit_seconds_count") >= 1
     assert metrics.value("gatepost_audit_queue_length") == 0

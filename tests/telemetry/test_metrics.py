@@ -15,8 +15,8 @@ from gatepost.tools.failure import FailureKind
 from gatepost.tools.runner import NOT_AUDITED
 from gatepost_authz import errors
 from tests.architecture.source import refusal_codes, source_files
-from tests.support.internet import page_of
-from tests.support.measuring import steps
+from tests.support.internet import metrics_page
+from tests.support.measuring import count_lines
 
 pytestmark = pytest.mark.requirement("P16")
 
@@ -35,7 +35,7 @@ def test_a_call_is_counted_by_tool_and_outcome_with_its_duration() -> None:
     for seconds in (0.003, 0.003, 0.4):
         meter.called("tool", "echo", "success", seconds)
     meter.called("tool", "echo", "timeout", 400.0)
-    page = page_of(metrics)
+    page = metrics_page(metrics)
 
     assert page.value("gatepost_tool_calls_total", tool="echo", outcome="success") == 3
     assert page.value("gatepost_tool_calls_total", tool="echo", outcome="timeout") == 1
@@ -53,7 +53,10 @@ def test_a_duration_on_a_bound_belongs_to_its_bucket() -> None:
     metrics = SharedMetrics()
     counting(metrics).called("tool", "echo", "success", 0.005)
 
-    assert page_of(metrics).value("gatepost_tool_call_seconds_bucket", tool="echo", le="0.005") == 1
+    assert (
+        metrics_page(metrics).value("gatepost_tool_call_seconds_bucket", tool="echo", le="0.005")
+        == 1
+    )
 
 
 HOSTILE_LABELS = [
@@ -71,7 +74,7 @@ def test_a_tool_name_from_a_client_is_never_a_label(name: str) -> None:
     """It neither becomes a label nor forges a line."""
     metrics = SharedMetrics()
     counting(metrics).called("tool", name, "success", 0.1)
-    page = page_of(metrics)
+    page = metrics_page(metrics)
 
     assert page.labels("tool") <= {"echo", "other", "unknown"}
     assert page.value("gatepost_tool_call_seconds_count", tool="other") + page.value(
@@ -83,11 +86,11 @@ def test_a_thousand_unknown_names_are_one_label() -> None:
     """Calls of unknown tools do not grow the memory of the server or of Prometheus."""
     metrics = SharedMetrics()
     meter = counting(metrics)
-    before = len(page_of(metrics).samples)
+    before = len(metrics_page(metrics).samples)
     for number in range(1_000):
         meter.called("tool", f"no-such-{number}", "unknown", 0.001)
         meter.called("tool", None, "unknown", 0.001)
-    page = page_of(metrics)
+    page = metrics_page(metrics)
 
     assert page.labels("tool") == {"other", "unknown"}
     assert len(page.samples) - before < 50
@@ -100,7 +103,7 @@ def test_tools_beyond_the_most_count_as_others() -> None:
     meter = counting(metrics, tools=tuple(names))
     for name in names:
         meter.called("tool", name, "success", 0.001)
-    page = page_of(metrics)
+    page = metrics_page(metrics)
 
     assert len(page.labels("tool")) == metric_families.MAX_TOOLS + 1
     assert page.value("gatepost_tool_calls_total", tool="other", outcome="success") == 50
@@ -114,7 +117,7 @@ def test_tools_that_a_reload_brings_have_labels_and_those_that_left_keep_theirs(
     meter.called("tool", "later", "success", 0.001)
     meter.set_label_values(["later"], None)
     meter.called("tool", "later", "success", 0.001)
-    page = page_of(metrics)
+    page = metrics_page(metrics)
 
     assert page.labels("tool") == {"echo", "later", "other"}
 
@@ -124,12 +127,12 @@ def test_tenants_are_labels_only_if_configured() -> None:
     metrics = SharedMetrics()
     meter = counting(metrics)
     meter.called_for("acme", "success")
-    assert page_of(metrics).labels("tenant") == set()
+    assert metrics_page(metrics).labels("tenant") == set()
 
     meter.set_label_values(["echo"], ["acme", "globex"])
     for tenant in ("acme", "t-stranger", "acme"):
         meter.called_for(tenant, "success")
-    page = page_of(metrics)
+    page = metrics_page(metrics)
 
     assert page.labels("tenant") == {"acme", "other"}
     assert page.value("gatepost_tenant_calls_total", tenant="acme", outcome="success") == 2
@@ -143,12 +146,12 @@ def test_processes_are_added_up_and_a_successor_counts_on() -> None:
     second.called("tool", "echo", "success", 0.1)
     first.set(metric_families.TASKS, 3)
     second.set(metric_families.TASKS, 4)
-    before = page_of(metrics)
+    before = metrics_page(metrics)
 
     successor = counting(metrics, 1, ("another", "echo"))
     successor.called("tool", "echo", "success", 0.1)
     successor.called("tool", "another", "success", 0.1)
-    after = page_of(metrics)
+    after = metrics_page(metrics)
 
     assert before.value("gatepost_tool_calls_total", tool="echo", outcome="success") == 2
     assert before.value("gatepost_tasks_running") == 7
@@ -189,10 +192,10 @@ def test_counting_many_costs_little_more_than_counting_one() -> None:
     large = counting(SharedMetrics(), tools=tuple(f"t{n}" for n in range(400)))
     single, thousand = (0.1,), (0.1,) * 1_000
 
-    few = steps(lambda: small.called("tool", "echo", "success", *single))
-    many = steps(lambda: large.called("tool", "t399", "success", *thousand))
+    few = count_lines(lambda: small.called("tool", "echo", "success", *single))
+    many = count_lines(lambda: large.called("tool", "t399", "success", *thousand))
     assert few == many < 30
-    assert steps(lambda: small.answered("mcp", 200, *thousand)) < 30
+    assert count_lines(lambda: small.answered("mcp", 200, *thousand)) < 30
 
 
 def test_a_batch_counts_like_its_single_calls() -> None:
@@ -205,7 +208,7 @@ def test_a_batch_counts_like_its_single_calls() -> None:
         counting(apart).called("tool", "echo", "success", duration)
         counting(apart).answered("mcp", 200, duration)
 
-    assert page_of(together).counters() == pytest.approx(page_of(apart).counters())
+    assert metrics_page(together).counters() == pytest.approx(metrics_page(apart).counters())
 
 
 @pytest.mark.parametrize(
@@ -216,7 +219,9 @@ def test_an_answer_is_counted_by_the_class_of_its_status(status: int, label: str
     metrics = SharedMetrics()
     counting(metrics).answered("mcp", status, 0.1)
 
-    assert page_of(metrics).value("gatepost_http_requests_total", route="mcp", status=label) == 1
+    assert (
+        metrics_page(metrics).value("gatepost_http_requests_total", route="mcp", status=label) == 1
+    )
 
 
 def test_a_reset_number_grows_from_zero() -> None:
@@ -233,7 +238,7 @@ def test_times_and_gauges_have_their_units() -> None:
     meter.set(metric_families.KEY_AGE, 12.5)
     meter.observe(metric_families.AUDIT_SECONDS, 0.004)
     meter.set(metric_families.TASKS, -1)
-    page = page_of(metrics)
+    page = metrics_page(metrics)
 
     assert page.value("gatepost_key_age_seconds") == pytest.approx(12.5)
     assert page.value("gatepost_audit_commit_seconds_sum") == pytest.approx(0.004)

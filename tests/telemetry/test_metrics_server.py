@@ -83,7 +83,7 @@ CLIENTS = {
 }
 
 
-def counted(server: MeasuredServer) -> float:
+def call_count(server: MeasuredServer) -> float:
     """Return how many calls of the tool were counted."""
     return scrape(server.port).value("gatepost_tool_calls_total", **CALLS)
 
@@ -96,7 +96,7 @@ def test_many_clients_of_metrics_are_bounded_and_block_nothing(
     token = server.post.token()
     server.made += 1
     server.post.pid(token)
-    eventually(lambda: counted(server) == server.made, within=WITHIN_S)
+    eventually(lambda: call_count(server) == server.made, within=WITHIN_S)
     before = server.open_files()
     with ExitStack() as clients:
         for _ in range(MANY_CONNECTIONS):
@@ -105,7 +105,7 @@ def test_many_clients_of_metrics_are_bounded_and_block_nothing(
         server.made += 1
         server.post.pid(token)
         # An answer of a moment ago is the answer still.
-        eventually(lambda: counted(server) == server.made, within=WITHIN_S)
+        eventually(lambda: call_count(server) == server.made, within=WITHIN_S)
         most = before + MAX_CONNECTIONS + OTHER_DESCRIPTORS
         eventually(lambda: server.open_files() <= most, within=WITHIN_S)
         assert server.post.status(token) == 200

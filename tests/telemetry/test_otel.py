@@ -12,7 +12,7 @@ import pytest
 
 from gatepost.runtime.exporter import NoExporter
 from tests.support.client import RestClient, result
-from tests.support.internet import page_of
+from tests.support.internet import metrics_page
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment
@@ -238,7 +238,9 @@ def test_a_collector_that_is_down_blocks_nothing(idp_with_key: Idp) -> None:
             assert result(running.client.call(token, "echo", {"text": "x"}))["isError"] is False
             metrics = running.shared_metrics
             eventually(
-                lambda: page_of(metrics).value("gatepost_telemetry_dropped_total", signal="traces"),
+                lambda: metrics_page(metrics).value(
+                    "gatepost_telemetry_dropped_total", signal="traces"
+                ),
                 within=10,
             )
 

@@ -139,7 +139,7 @@ def _every_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def exporting(
+def running_exporter(
     url: str,
     headers: Mapping[str, str] = {},
     *,
@@ -187,7 +187,7 @@ def test_the_network_settings_count_and_the_environment_does_not(
     with (
         Collector(company.certify("otel.test")) as collector,
         tunnel(collector.port) as proxy,
-        exporting(
+        running_exporter(
             "https://otel.test:4318", {"X-Api-Key": KEY}, tls=trusted, proxy=proxy.url
         ) as exporter,
     ):
@@ -213,7 +213,7 @@ def test_a_ca_of_the_environment_is_not_trusted(
     with Collector(company.certify("localhost")) as collector:
         only_others = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         url = f"https://localhost:{collector.port}"
-        with exporting(url, {"X-Api-Key": KEY}, tls=only_others) as exporter:
+        with running_exporter(url, {"X-Api-Key": KEY}, tls=only_others) as exporter:
             send(exporter)
 
     assert collector.headers == []
@@ -225,7 +225,7 @@ def test_a_redirect_of_the_collector_counts_as_dropped_spans(location: str | Non
     """The exporter does not follow it, so that its headers go to no other server."""
     with Collector() as collector:
         collector.status, collector.location = 307, location
-        with exporting(collector.url) as exporter:
+        with running_exporter(collector.url) as exporter:
             send(exporter)
             eventually(lambda: exporter.dropped == (1, 0), within=WITHIN_S)
 
@@ -234,7 +234,7 @@ def test_a_collector_that_is_busy_is_asked_again() -> None:
     """The spans that it then accepts do not count as dropped."""
     with Collector() as collector:
         collector.refusals = [503]
-        with exporting(collector.url) as exporter:
+        with running_exporter(collector.url) as exporter:
             send(exporter)
             collector.span("work")
 
@@ -247,7 +247,7 @@ def test_a_stop_waits_three_seconds_for_a_collector(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(otlp, "CLOSING_S", 0.3)
     with Collector() as collector:
         collector.answers.clear()
-        with exporting(collector.url) as exporter:
+        with running_exporter(collector.url) as exporter:
             send(exporter)
             began = time.monotonic()
         took = time.monotonic() - began
@@ -265,7 +265,7 @@ def test_the_reason_phrase_of_a_collector_is_not_logged(
             monkeypatch.setattr(log_filter, "_quiet_until", 0.0)
     with Collector() as collector:
         collector.status, collector.reason = 401, f"wrong key {KEY}"
-        with exporting(collector.url, {"X-Api-Key": KEY}) as exporter:
+        with running_exporter(collector.url, {"X-Api-Key": KEY}) as exporter:
             send(exporter)
             eventually(lambda: exporter.dropped == (1, 0), within=WITHIN_S)
 

@@ -10,7 +10,7 @@ import pytest
 
 from gatepost.runtime import metrics_sampler
 from gatepost.storage.sql import sqlite
-from tests.support.internet import page_of
+from tests.support.internet import metrics_page
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
@@ -32,15 +32,15 @@ def locked(path: Path) -> Iterator[None]:
         other.close()
 
 
-def ready(server: Server) -> tuple[int, object]:
+def readiness(server: Server) -> tuple[int, object]:
     """Return the status of `/readyz`, and what it says about the database."""
     answer = server.client.send("GET", "/readyz")
     return answer.status, json.loads(answer.body)["stores"]["database"]
 
 
-def up(server: Server) -> float:
+def store_up(server: Server) -> float:
     """Return the metric of the database."""
-    return page_of(server.shared_metrics).value(STORE_UP, store="database")
+    return metrics_page(server.shared_metrics).value(STORE_UP, store="database")
 
 
 @pytest.mark.parametrize(("on_failure", "status"), [("refuse", 503), ("go_on", 200)])
@@ -60,15 +60,15 @@ def test_a_database_that_accepts_no_writes_is_reported_until_it_does(
     ) as server:
         token = server.token(org_id="acme")
         eventually(lambda: server.client.call(token).status == 200, within=WITHIN_S)
-        eventually(lambda: ready(server) == (200, "ok"), within=WITHIN_S)
-        eventually(lambda: up(server) == 1, within=WITHIN_S)
+        eventually(lambda: readiness(server) == (200, "ok"), within=WITHIN_S)
+        eventually(lambda: store_up(server) == 1, within=WITHIN_S)
         with locked(file):
             server.client.call(token)
-            eventually(lambda: ready(server) == (503, "unavailable"), within=WITHIN_S)
+            eventually(lambda: readiness(server) == (503, "unavailable"), within=WITHIN_S)
             eventually(lambda: server.client.call(token).status == status, within=WITHIN_S)
-            eventually(lambda: up(server) == 0, within=WITHIN_S)
-            assert ready(server) == (503, "unavailable")
+            eventually(lambda: store_up(server) == 0, within=WITHIN_S)
+            assert readiness(server) == (503, "unavailable")
 
-        eventually(lambda: ready(server) == (200, "ok"), within=WITHIN_S)
-        eventually(lambda: up(server) == 1, within=WITHIN_S)
+        eventually(lambda: readiness(server) == (200, "ok"), within=WITHIN_S)
+        eventually(lambda: store_up(server) == 1, within=WITHIN_S)
         eventually(lambda: server.client.call(token).status == 200, within=WITHIN_S)

@@ -20,7 +20,7 @@ from tests.support.server import (
 OPEN_TENANCY = {"create_on_first_use": True}
 
 
-def hashed(issuer: str, value: str) -> str:
+def hashed_tenant(issuer: str, value: str) -> str:
     """The tenant id of a value outside the grammar, as the design page defines it."""
     digest = hashlib.sha256(issuer.encode() + b"\0" + value.encode()).digest()
     return "t-" + base64.b32encode(digest).decode().lower()[:26]
@@ -60,7 +60,7 @@ def test_any_other_organisation_gets_an_id_of_its_own(open_server: Server, value
     """An id names a folder, so no lower-casing, cut or cleaning turns it into another's id."""
     token = open_server.token(org_id=value)
 
-    assert open_server.tenant_of(token) == hashed(open_server.idp.issuer("main"), value)
+    assert open_server.tenant_of(token) == hashed_tenant(open_server.idp.issuer("main"), value)
 
 
 def test_two_organisations_never_share_a_tenant(open_server: Server) -> None:
@@ -75,7 +75,7 @@ def test_an_organisation_cannot_take_the_id_that_anothers_name_hashes_to(
     open_server: Server,
 ) -> None:
     """Gatepost hashes again the name of an organisation that looks like a hashed id."""
-    victim = hashed(open_server.idp.issuer("main"), "Acme")
+    victim = hashed_tenant(open_server.idp.issuer("main"), "Acme")
 
     assert open_server.tenant_of(open_server.token(org_id=victim)) != victim
 

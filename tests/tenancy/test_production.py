@@ -36,7 +36,7 @@ def idp(authority: CertificateAuthority) -> Iterator[Idp]:
 
 
 @pytest.fixture(scope="module")
-def out(idp: Idp) -> Iterator[ConnectProxy]:
+def outbound_proxy(idp: Idp) -> Iterator[ConnectProxy]:
     with connect_proxy(idp.port) as proxy:
         yield proxy
 
@@ -58,13 +58,17 @@ class Production:
 
 
 def settings(
-    port: int, authority: CertificateAuthority, idp: Idp, out: ConnectProxy, **listen: Any
+    port: int,
+    authority: CertificateAuthority,
+    idp: Idp,
+    outbound_proxy: ConnectProxy,
+    **listen: Any,
 ) -> dict[str, Any]:
     return {
         "resource": f"https://{HOST}:{port}/mcp",
         "listen": {"port": port, **listen},
         "keys": {"ring": "file:keyring.json"},
-        "network": {"ca_bundle": str(authority.bundle), "proxy": out.url},
+        "network": {"ca_bundle": str(authority.bundle), "proxy": outbound_proxy.url},
         "issuers": [{"issuer": idp.issuer("main"), "tenant": {"value": "acme"}}],
         "tools": {"packs": ["demo"]},
     }
@@ -87,68 +91,70 @@ def write(folder: Path, tree: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def secure(
+def tls_server(
     authority: CertificateAuthority,
     idp: Idp,
-    out: ConnectProxy,
+    outbound_proxy: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Production]:
     """TLS served by ourselves."""
     certificate, key = authority.certify(HOST)
     listen = {"tls_certificate": certificate, "tls_key": key}
-    tree = settings(free_port(), authority, idp, out, **listen)
+    tree = settings(free_port(), authority, idp, outbound_proxy, **listen)
     context = ssl.create_default_context(cafile=str(authority.bundle))
     with serving(tmp_path_factory.mktemp("secure"), tree, idp, context) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def behind(
+def server_behind_proxy(
     authority: CertificateAuthority,
     idp: Idp,
-    out: ConnectProxy,
+    outbound_proxy: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Production]:
     """Behind a proxy on this machine that ends TLS."""
-    tree = settings(free_port(), authority, idp, out, trusted_proxies=["127.0.0.1/32"])
+    tree = settings(free_port(), authority, idp, outbound_proxy, trusted_proxies=["127.0.0.1/32"])
     with serving(tmp_path_factory.mktemp("behind"), tree, idp) as server:
         yield server
 
 
 @pytest.mark.requirement("O7", "A-15")
 def test_a_token_of_a_real_issuer_is_accepted_over_tls(
-    secure: Production, out: ConnectProxy
+    tls_server: Production, outbound_proxy: ConnectProxy
 ) -> None:
     """The whole way of production: our TLS, the company's CA, the company's proxy, its issuer."""
-    called, bare, document = secure.answers()
+    called, bare, document = tls_server.answers()
 
     assert (called.status, bare.status, document.status) == (200, 401, 200)
-    assert f'"{secure.client.metadata_url}"' in challenge_of(bare)
+    assert f'"{tls_server.client.metadata_url}"' in challenge_of(bare)
     assert json.loads(document.body)["authorization_servers"] == [f"https://{ID}/main"]
-    assert f"CONNECT {ID}:443" in out.asked
+    assert f"CONNECT {ID}:443" in outbound_proxy.asked
 
 
 @pytest.mark.requirement("O7")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_tls_1_2_and_1_3_are_accepted(
-    secure: Production, authority: CertificateAuthority, version: ssl.TLSVersion
+    tls_server: Production, authority: CertificateAuthority, version: ssl.TLSVersion
 ) -> None:
     """1.2 and 1.3 are spoken."""
     context = ssl.create_default_context(cafile=str(authority.bundle))
     context.minimum_version = context.maximum_version = version
 
-    assert ResourceClient(secure.client.resource, tls=context).send("GET", "/health").status == 200
+    assert (
+        ResourceClient(tls_server.client.resource, tls=context).send("GET", "/health").status == 200
+    )
 
 
 @pytest.mark.requirement("O7")
-def test_tls_1_1_is_refused(secure: Production, authority: CertificateAuthority) -> None:
+def test_tls_1_1_is_refused(tls_server: Production, authority: CertificateAuthority) -> None:
     """The server hangs up on a client that offers 1.1, and serves it once it offers 1.2."""
     context = ssl.create_default_context(cafile=str(authority.bundle))
     # Else the client's own library would refuse before the server could.
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         limit(context, ssl.TLSVersion.TLSv1_1)
-    client = ResourceClient(secure.client.resource, tls=context)
+    client = ResourceClient(tls_server.client.resource, tls=context)
 
     with pytest.raises(ssl.SSLError) as refusal:
         client.send("GET", "/health")
@@ -168,9 +174,9 @@ def limit(context: ssl.SSLContext, version: ssl.TLSVersion) -> None:
 
 
 @pytest.mark.requirement("O7")
-def test_plain_http_gets_no_answer_from_a_tls_port(secure: Production) -> None:
+def test_plain_http_gets_no_answer_from_a_tls_port(tls_server: Production) -> None:
     """No answer says what listens there."""
-    with socket.create_connection(("127.0.0.1", secure.client.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", tls_server.client.port), timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
             answer = connection.recv(4096)
@@ -181,9 +187,11 @@ def test_plain_http_gets_no_answer_from_a_tls_port(secure: Production) -> None:
 
 
 @pytest.mark.requirement("O7")
-def test_a_trusted_proxy_vouches_for_https(behind: Production) -> None:
+def test_a_trusted_proxy_vouches_for_https(server_behind_proxy: Production) -> None:
     """The proxy ends TLS and says so in a header."""
-    assert [answer.status for answer in behind.answers(("X-Forwarded-Proto", "https"))] == [
+    assert [
+        answer.status for answer in server_behind_proxy.answers(("X-Forwarded-Proto", "https"))
+    ] == [
         200,
         401,
         200,
@@ -199,24 +207,24 @@ def test_a_trusted_proxy_vouches_for_https(behind: Production) -> None:
      [("X-Forwarded-Ssl", "on")], [("X_Forwarded_Proto", "https")]],
 )  # fmt: skip
 def test_without_the_proxys_header_the_connection_counts_as_plain(
-    behind: Production, fields: list[tuple[str, str]]
+    server_behind_proxy: Production, fields: list[tuple[str, str]]
 ) -> None:
     """A token sent over plain HTTP is refused, and so is a request for the metadata."""
-    answers = behind.answers(*fields)
+    answers = server_behind_proxy.answers(*fields)
 
     assert {answer.status for answer in answers} == {400}
     assert all(b"https_required" in answer.body for answer in answers)
     assert all(b"X-Forwarded-Proto: https" in answer.body for answer in answers)
     assert all(b"listen.trusted_proxies" in answer.body for answer in answers)
-    assert behind.token.rsplit(".", 1)[-1] not in behind.process.output
+    assert server_behind_proxy.token.rsplit(".", 1)[-1] not in server_behind_proxy.process.output
 
 
 @pytest.mark.requirement("O7", "W14")
 def test_an_untrusted_client_cannot_vouch_for_https(
-    authority: CertificateAuthority, idp: Idp, out: ConnectProxy, tmp_path: Path
+    authority: CertificateAuthority, idp: Idp, outbound_proxy: ConnectProxy, tmp_path: Path
 ) -> None:
     """Gatepost takes the header from the configured proxies only."""
-    tree = settings(free_port(), authority, idp, out, trusted_proxies=["10.0.0.0/8"])
+    tree = settings(free_port(), authority, idp, outbound_proxy, trusted_proxies=["10.0.0.0/8"])
     with serving(tmp_path, tree, idp) as server:
         assert {answer.status for answer in server.answers(("X-Forwarded-Proto", "https"))} == {400}
 
@@ -225,10 +233,10 @@ def test_an_untrusted_client_cannot_vouch_for_https(
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("host", [None, "10.1.2.3:8000"])
 def test_a_probe_is_answered_over_plain_http(
-    behind: Production, method: str, host: str | None
+    server_behind_proxy: Production, method: str, host: str | None
 ) -> None:
     """Orchestrators ask the pod's own address, without TLS and without a token."""
-    client = ResourceClient(behind.client.resource)
+    client = ResourceClient(server_behind_proxy.client.resource)
     client.authority = host or client.authority
     answer = client.send(method, "/health")
 
@@ -243,11 +251,11 @@ def test_a_probe_is_answered_over_plain_http(
 
 @pytest.mark.requirement("O7")
 def test_production_does_not_start_without_tls(
-    authority: CertificateAuthority, idp: Idp, out: ConnectProxy, tmp_path: Path
+    authority: CertificateAuthority, idp: Idp, outbound_proxy: ConnectProxy, tmp_path: Path
 ) -> None:
     """`check` and `serve` both refuse, with a sentence."""
     create(tmp_path / "keyring.json")
-    write(tmp_path, settings(free_port(), authority, idp, out))
+    write(tmp_path, settings(free_port(), authority, idp, outbound_proxy))
     for command in ("check", "serve"):
         process = run(command, cwd=tmp_path)
         try:

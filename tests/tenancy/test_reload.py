@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.client import WELL_KNOWN, failure, old_call, result
-from tests.support.commands import REFUSED, ServerProcess, server_process
+from tests.support.client import WELL_KNOWN, failure, result, session_call
+from tests.support.commands import REFUSED_EVENT, ServerProcess, server_process
 from tests.support.internet import ScriptedServer
-from tests.support.internet import result as upstream_result
+from tests.support.internet import result_answer as upstream_result
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.measuring import eventually
 from tests.support.server import Settings, issuer_settings
@@ -17,21 +17,21 @@ from tests.support.server import Settings, issuer_settings
 TABLE = {"acme": "acme", "globex": "globex"}
 
 
-def main(idp: Idp, **settings: object) -> Settings:
+def main_issuer(idp: Idp, **settings: object) -> Settings:
     return issuer_settings(idp, tenants=TABLE, **settings)
 
 
-def second(idp: Idp, **settings: object) -> Settings:
+def second_issuer(idp: Idp, **settings: object) -> Settings:
     return issuer_settings(idp, "second", tenants={"two": "two"}, **settings)
 
 
 @pytest.fixture
 def server(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
-    with server_process(idp, tmp_path, [main(idp), second(idp)]) as server:
+    with server_process(idp, tmp_path, [main_issuer(idp), second_issuer(idp)]) as server:
         yield server
 
 
-def listed(server: ServerProcess) -> list[str]:
+def listed_issuers(server: ServerProcess) -> list[str]:
     """The issuers in the metadata document."""
     document = json.loads(server.client.send("GET", f"{server.client.path}{WELL_KNOWN}").body)
     servers: list[str] = document["authorization_servers"]
@@ -50,16 +50,16 @@ def test_an_issuer_can_be_removed_disabled_and_added_by_reload(
     assert [server.status(token), server.status(token), server.status(other)] == [200, 200, 200]
     assert server.status(newcomer) == 401
 
-    server.reload(issuers=[main(idp)])
+    server.reload(issuers=[main_issuer(idp)])
     assert [server.status(token), server.status(other)] == [401, 200]
-    assert listed(server) == [idp.issuer("main")]
+    assert listed_issuers(server) == [idp.issuer("main")]
 
-    server.reload(issuers=[main(idp), second(idp), third])
+    server.reload(issuers=[main_issuer(idp), second_issuer(idp), third])
     assert [server.status(token), server.status(newcomer), server.status(other)] == [200, 200, 200]
 
-    server.reload(issuers=[main(idp), second(idp, enabled=False), third])
+    server.reload(issuers=[main_issuer(idp), second_issuer(idp, enabled=False), third])
     assert [server.status(token), server.status(newcomer), server.status(other)] == [401, 200, 200]
-    assert listed(server) == [idp.issuer("main"), idp.issuer("third")]
+    assert listed_issuers(server) == [idp.issuer("main"), idp.issuer("third")]
 
 
 @pytest.mark.requirement("N18")
@@ -82,7 +82,9 @@ def test_a_verdict_does_not_outlive_roles_and_scope_rules(server: ServerProcess,
     rule = {"admin": {"claim": "roles", "value": "boss"}}
     assert server.client.whoami(token)["roles"] == []
 
-    server.reload(issuers=[main(idp, roles=rule)], scopes={"implied": {"files:write": ["extra"]}})
+    server.reload(
+        issuers=[main_issuer(idp, roles=rule)], scopes={"implied": {"files:write": ["extra"]}}
+    )
     caller = server.client.whoami(token)
     assert (caller["roles"], caller["scopes"]) == (["admin"], ["extra", "files:write"])
 
@@ -95,7 +97,7 @@ def test_a_suspension_holds_at_once_also_in_open_sessions(server: ServerProcess)
     """It covers messages and batches in both eras, and ends with the next reload."""
     token, neighbour = server.token(), server.token(org_id="globex")
     session = server.client.open(token, "2025-03-26")
-    call = old_call("whoami")
+    call = session_call("whoami")
     assert server.client.within(token, session, call).status == 200
 
     server.reload(tenancy={"suspended": ["acme"]})
@@ -144,7 +146,7 @@ def test_a_reload_of_an_invalid_configuration_changes_nothing(
     """The old configuration stays in force, and the log names the mistake."""
     token = server.token()
     server.write({"challenge": {"error_without_credentials": False}} | changes)
-    server.hang_up(REFUSED)
+    server.hang_up(REFUSED_EVENT)
 
     assert server.status(token) == 200
     assert 'error="invalid_token"' in (server.client.call(None).field("www-authenticate") or "")
@@ -154,7 +156,7 @@ def test_a_reload_of_an_invalid_configuration_changes_nothing(
 def test_a_reload_of_invalid_toml_changes_nothing(server: ServerProcess) -> None:
     """Such is a file that an editor has only half written."""
     (server.folder / "gatepost.toml").write_text('resource = "http')
-    server.hang_up(REFUSED)
+    server.hang_up(REFUSED_EVENT)
 
     assert server.status(server.token()) == 200
 

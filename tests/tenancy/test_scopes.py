@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost import CallContext, Pack
-from tests.support.client import challenge_of, failure, looks, modern, old_call
+from tests.support.client import (
+    challenge_of,
+    comparable_answer,
+    failure,
+    modern_request,
+    session_call,
+)
 from tests.support.issuers import Idp
 from tests.support.server import CALLS, Server, issuer_settings, running_server
 
@@ -77,7 +83,7 @@ async def needs_abc(ctx: CallContext) -> str:
 
 
 @pytest.fixture(scope="module")
-def opened(idp: Idp) -> Iterator[Open]:
+def server_with_scopes(idp: Idp) -> Iterator[Open]:
     """A server for each set of obtainable scopes, started when first asked for."""
     running: dict[frozenset[str] | None, Server] = {}
     with ExitStack() as stack:
@@ -99,10 +105,10 @@ def opened(idp: Idp) -> Iterator[Open]:
 @pytest.mark.requirement("TL-02", "A-25", "A-28", "A-12")
 @given(granted=SCOPES, obtainable=st.none() | SCOPES)
 def test_a_list_and_a_call_never_disagree(
-    opened: Open, granted: frozenset[str], obtainable: frozenset[str] | None
+    server_with_scopes: Open, granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:
     """For any scopes, a listed tool runs or is challenged, and any other is unknown."""
-    server = opened(obtainable)
+    server = server_with_scopes(obtainable)
     token = server.token(scope=" ".join(sorted(granted)))
     held_scopes = granted | {"a"} if "c" in granted else granted
     reachable = NEEDED_SCOPES.keys() if obtainable is None else within(held_scopes | obtainable)
@@ -112,7 +118,7 @@ def test_a_list_and_a_call_never_disagree(
         answer = server.client.call(token, name)
         if name not in reachable:
             nothing = "x" * len(name)
-            assert looks(answer, name=name) == looks(
+            assert comparable_answer(answer, name=name) == comparable_answer(
                 server.client.call(token, nothing), name=nothing
             )
         elif needed <= held_scopes and name != "needs_abc":
@@ -132,18 +138,20 @@ def within(scopes: frozenset[str]) -> list[str]:
 @pytest.mark.parametrize(
     "arguments", [{}, {"count": "many"}, {"unknown": 1}, [], None, "text", {"count": 10**400}]
 )
-def test_a_hidden_tool_is_unknown_for_any_arguments(opened: Open, arguments: Any) -> None:
+def test_a_hidden_tool_is_unknown_for_any_arguments(
+    server_with_scopes: Open, arguments: Any
+) -> None:
     """In both eras the answer is that for a name that no tool has."""
-    server = opened(frozenset())
+    server = server_with_scopes(frozenset())
     token = server.token(scope="a")
     session = server.client.open(token)
     seen = []
     with server.nothing_runs():
         for name in ("needs_b", "nothing"):
-            fields, body = modern("tools/call", {"name": name, "arguments": arguments})
+            fields, body = modern_request("tools/call", {"name": name, "arguments": arguments})
             now = server.client.send("POST", fields=fields, body=body, token=token)
-            before = server.client.within(token, session, old_call(name, arguments))
-            seen.append((looks(now, name=name), looks(before, name=name)))
+            before = server.client.within(token, session, session_call(name, arguments))
+            seen.append((comparable_answer(now, name=name), comparable_answer(before, name=name)))
 
     assert seen[0] == seen[1]
 
@@ -195,7 +203,7 @@ def test_a_step_up_names_everything_the_operation_needs(server: Server, era: str
             answer = server.client.call(token, "record_write")
         else:
             session = server.client.open(token)
-            answer = server.client.within(token, session, old_call("record_write"))
+            answer = server.client.within(token, session, session_call("record_write"))
 
     assert answer.status == 403
     assert challenge_of(answer) == (

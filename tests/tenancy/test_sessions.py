@@ -13,7 +13,14 @@ import pytest
 
 from gatepost.runtime.services import Services
 from gatepost.tools.runner import GRACE_S
-from tests.support.client import failure, looks, message, modern, old_call, result
+from tests.support.client import (
+    comparable_answer,
+    failure,
+    message,
+    modern_request,
+    result,
+    session_call,
+)
 from tests.support.issuers import ABSENT, Idp
 from tests.support.measuring import each
 from tests.support.server import Server, issuer_settings, running_server
@@ -52,13 +59,16 @@ def test_a_session_belongs_to_one_caller(server: Server, who: str, version: str)
     session = server.client.open(server.token(**OWNER), version)
     foreign = server.token(name, **OWNER | changes)
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
-    bodies = [old_call("record_call"), message("tools/list"), message("ping"), old_call("no_tool"),
-              b"[" + old_call("record_call") + b"]", json.dumps(cancel).encode()]  # fmt: skip
+    bodies = [
+        session_call("record_call"), message("tools/list"), message("ping"),
+        session_call("no_tool"), b"[" + session_call("record_call") + b"]",
+        json.dumps(cancel).encode(),
+    ]  # fmt: skip
     with server.nothing_runs():
         for body in bodies:
             answer = server.client.within(foreign, session, body)
             unknown = server.client.within(foreign, "garbage", body)
-            assert looks(answer) == looks(unknown)
+            assert comparable_answer(answer) == comparable_answer(unknown)
             assert answer.status == 404
 
     assert server.client.within(server.token(**OWNER), session).status == 200
@@ -78,7 +88,7 @@ def test_a_session_id_is_no_credential(server: Server) -> None:
     session = server.client.open(server.token(**OWNER))
     with server.nothing_runs():
         bare = server.client.send(
-            "POST", fields=[("Mcp-Session-Id", session)], body=old_call("record_call")
+            "POST", fields=[("Mcp-Session-Id", session)], body=session_call("record_call")
         )
         expired = server.client.within(server.token(**OWNER, exp=int(time.time()) - 3600), session)
 
@@ -100,15 +110,15 @@ GRACE = 1.0
 WITHIN_S = 30
 
 
-def impatient(services: Services) -> None:
+def shorten_grace(services: Services) -> None:
     services.runner.grace_s = GRACE
 
 
 @pytest.fixture(scope="module")
-def short(idp: Idp) -> Iterator[Server]:
+def server_with_short_grace(idp: Idp) -> Iterator[Server]:
     """Calls may outlive their token by a second instead of the usual time, and nothing is late."""
     issuer_table = issuer_settings(idp, tenants=TABLE, leeway_s=0)
-    with running_server(idp, [issuer_table], prepare=impatient) as server:
+    with running_server(idp, [issuer_table], prepare=shorten_grace) as server:
         yield server
 
 
@@ -124,26 +134,30 @@ def open_answer(
 
 
 @pytest.mark.requirement("W25")
-def test_a_stream_ends_soon_after_its_token(short: Server) -> None:
+def test_a_stream_ends_soon_after_its_token(server_with_short_grace: Server) -> None:
     """The tool is stopped, and the stream ends with the reason."""
     eras = ("modern", "older", "without a stream")
     with ThreadPoolExecutor(len(eras)) as pool:
         # All at once: each waits until its token has expired.
-        for ended in [pool.submit(ends_soon_after_its_token, short, era) for era in eras]:
+        for ended in [
+            pool.submit(ends_soon_after_its_token, server_with_short_grace, era) for era in eras
+        ]:
             ended.result(WITHIN_S)
 
 
-def ends_soon_after_its_token(short: Server, era: str) -> None:
+def ends_soon_after_its_token(server: Server, era: str) -> None:
     ends = int(time.time()) + 3
-    token = short.token(exp=ends)
+    token = server.token(exp=ends)
     params: dict[str, Any] = {"name": "count_slowly", "arguments": {"steps": 1000, "delay_s": 0.05}}
-    fields, body = modern("tools/call", params, progress=None if era == "without a stream" else 7)
+    fields, body = modern_request(
+        "tools/call", params, progress=None if era == "without a stream" else 7
+    )
     headers = dict(fields)
     if era == "older":
-        session = short.client.open(token)
+        session = server.client.open(token)
         headers = {"Mcp-Session-Id": session, "Accept": "text/event-stream, application/json"}
         body = message("tools/call", params | {"_meta": {"progressToken": 7}})
-    with open_answer(short, token, body, headers) as answer:
+    with open_answer(server, token, body, headers) as answer:
         text = answer.read().decode()
     late = time.time() - ends
 
@@ -154,7 +168,7 @@ def ends_soon_after_its_token(short: Server, era: str) -> None:
     last = json.loads(text.rstrip().rsplit("data: ", 1)[-1])["result"]
     assert last["isError"] is True
     assert "token expired" in last["content"][0]["text"]
-    assert short.client.call(token).status == 401
+    assert server.client.call(token).status == 401
 
 
 @pytest.mark.requirement("W25")

@@ -18,81 +18,89 @@ ONE_FAILURE = {"failures_per_second": 0.001, "requests_per_second": 0, "cached_t
 
 
 @pytest.fixture
-def home(idp: Idp) -> Iterator[Server]:
+def local_server(idp: Idp) -> Iterator[Server]:
     with running_server(
         idp, [issuer_settings(idp, tenants={"acme": "acme"}, leeway_s=0)], limits=ONE_FAILURE
     ) as home:
         yield home
 
 
-def status(home: Server, token: str) -> int:
+def status(server: Server, token: str) -> int:
     """How a call of that token is answered, on a connection of its own."""
-    answer: RawAnswer = home.client.call(token, "whoami")
+    answer: RawAnswer = server.client.call(token, "whoami")
     assert answer.status != 429 or answer.field("retry-after")
     return answer.status
 
 
-def forged(home: Server, **claims: object) -> str:
+def forged(server: Server, **claims: object) -> str:
     """Return a token that looks like the issuer's, signed with an unknown key."""
-    return home.tokens().token(sign=signer(rsa_key("stranger"), "RS256"), **claims)
+    return server.tokens().token(sign=signer(rsa_key("stranger"), "RS256"), **claims)
 
 
-def test_an_accepted_token_passes_despite_forged_ones_from_its_address(home: Server) -> None:
+def test_an_accepted_token_passes_despite_forged_ones_from_its_address(
+    local_server: Server,
+) -> None:
     """The limit for forged tokens of one address does not affect it."""
-    known_token, unseen = home.token(sub="known"), home.token(sub="unseen")
-    assert status(home, known_token) == 200
-    assert [status(home, forged(home)) for _ in range(3)] == [401, 429, 429]
+    known_token, unseen = local_server.token(sub="known"), local_server.token(sub="unseen")
+    assert status(local_server, known_token) == 200
+    assert [status(local_server, forged(local_server)) for _ in range(3)] == [401, 429, 429]
 
-    assert [status(home, known_token) for _ in range(20)] == [200] * 20
-    assert status(home, unseen) == 429
+    assert [status(local_server, known_token) for _ in range(20)] == [200] * 20
+    assert status(local_server, unseen) == 429
 
 
-def test_an_accepted_token_passes_after_its_cached_verdict_expired(home: Server) -> None:
+def test_an_accepted_token_passes_after_its_cached_verdict_expired(local_server: Server) -> None:
     """A verdict lasts a minute at most; the memory of accepted tokens is longer."""
-    known_token = home.token()
-    assert status(home, known_token) == 200
-    assert status(home, home.token()) == 200
-    assert len(home.services.decisions) == 1
-    assert [status(home, forged(home)) for _ in range(2)] == [401, 429]
+    known_token = local_server.token()
+    assert status(local_server, known_token) == 200
+    assert status(local_server, local_server.token()) == 200
+    assert len(local_server.services.decisions) == 1
+    assert [status(local_server, forged(local_server)) for _ in range(2)] == [401, 429]
 
-    assert status(home, known_token) == 200
+    assert status(local_server, known_token) == 200
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_token_that_resembles_a_good_one_counts_as_forged(home: Server, position: int) -> None:
+def test_a_token_that_resembles_a_good_one_counts_as_forged(
+    local_server: Server, position: int
+) -> None:
     """Only the whole token is compared."""
-    known_token = home.token()
-    assert status(home, known_token) == 200
-    other = home.token(sub="other").split(".")
+    known_token = local_server.token()
+    assert status(local_server, known_token) == 200
+    other = local_server.token(sub="other").split(".")
     parts = known_token.split(".")
     parts[position] = (
-        other[position] if position else home.tokens().token(header={"a": 1}).split(".")[0]
+        other[position] if position else local_server.tokens().token(header={"a": 1}).split(".")[0]
     )
-    assert [status(home, ".".join(parts)) for _ in range(3)] == [401, 429, 429]
+    assert [status(local_server, ".".join(parts)) for _ in range(3)] == [401, 429, 429]
 
 
-def test_expired_and_underscoped_genuine_tokens_do_not_count_as_forged(home: Server) -> None:
+def test_expired_and_underscoped_genuine_tokens_do_not_count_as_forged(
+    local_server: Server,
+) -> None:
     """Clients send an expired token about once an hour; a forged expired token still counts."""
-    assert status(home, home.token(sub="first")) == 200, "the issuer's keys are at hand"
+    assert status(local_server, local_server.token(sub="first")) == 200, (
+        "the issuer's keys are at hand"
+    )
     past = int(time.time()) - 100
-    expired = [home.token(sub=f"{n}", iat=past - 100, exp=past) for n in range(5)]
-    assert [status(home, token) for token in [*expired, *expired]] == [401] * 10
-    assert status(home, home.token(sub="new")) == 200
+    expired = [local_server.token(sub=f"{n}", iat=past - 100, exp=past) for n in range(5)]
+    assert [status(local_server, token) for token in [*expired, *expired]] == [401] * 10
+    assert status(local_server, local_server.token(sub="new")) == 200
 
-    made_up = [forged(home, iat=past - 100, exp=past) for _ in range(2)]
-    assert [status(home, token) for token in made_up] == [401, 429]
-    assert status(home, expired[0]) == 401, "its client has to hear why"
+    made_up = [forged(local_server, iat=past - 100, exp=past) for _ in range(2)]
+    assert [status(local_server, token) for token in made_up] == [401, 429]
+    assert status(local_server, expired[0]) == 401, "its client has to hear why"
 
 
-def test_a_refused_token_is_removed_from_the_accepted_ones(home: Server) -> None:
+def test_a_refused_token_is_removed_from_the_accepted_ones(local_server: Server) -> None:
     """Otherwise each repetition would cost a signature check."""
-    known_token = home.token()
-    assert status(home, known_token) == 200
-    services = home.services
+    known_token = local_server.token()
+    assert status(local_server, known_token) == 200
+    services = local_server.services
     services.decisions.forget(lambda caller: True)
     services.keys.retain([])
-    home.idp.issuer("main", [jwk(rsa_key("stranger"))])
-    assert [status(home, known_token) for _ in range(3)] == [401, 429, 429]
+    local_server.idp.issuer("main", [jwk(rsa_key("stranger"))])
+    assert [status(local_server, known_token) for _ in range(3)] == [401, 429, 429]
 
 
 def test_the_number_of_accepted_tokens_is_bounded() -> None:

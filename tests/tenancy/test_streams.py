@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.client import ResourceClient, modern
+from tests.support.client import ResourceClient, modern_request
 from tests.support.commands import ServerProcess, server_process
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings
@@ -58,7 +58,7 @@ def answering(
 @contextlib.contextmanager
 def listening(client: ResourceClient, token: str) -> Iterator[Stream]:
     """A stream of the token's caller."""
-    with answering(client, token, modern("subscriptions/listen", TOOLS_FILTER)) as answer:
+    with answering(client, token, modern_request("subscriptions/listen", TOOLS_FILTER)) as answer:
         yield Stream(answer)
 
 
@@ -78,7 +78,7 @@ def server(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def crew(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
+def two_workers(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
     """Two workers."""
     create(tmp_path / "keyring.json")
     storage = {"database": "sqlite:///gatepost.db", "shared": valkey}
@@ -90,13 +90,13 @@ def crew(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
 
 
 @contextlib.contextmanager
-def on_both(crew: ServerProcess, token: str) -> Iterator[list[Stream]]:
+def on_both(workers: ServerProcess, token: str) -> Iterator[list[Stream]]:
     """A stream at each of the two workers."""
     with contextlib.ExitStack() as stack:
         opened_streams: dict[str, Stream] = {}
         for _ in range(ATTEMPTS):
             opening = contextlib.ExitStack()
-            stream = opening.enter_context(listening(crew.client, token))
+            stream = opening.enter_context(listening(workers.client, token))
             if stream.worker in opened_streams:
                 opening.close()
                 continue
@@ -109,30 +109,30 @@ def on_both(crew: ServerProcess, token: str) -> Iterator[list[Stream]]:
 
 
 @pytest.mark.requirement("SU-07", "N23")
-def test_a_stop_ends_streams_with_their_result(crew: ServerProcess) -> None:
+def test_a_stop_ends_streams_with_their_result(two_workers: ServerProcess) -> None:
     """Every worker ends them before the drain is over, so they do not delay the stop."""
-    with on_both(crew, crew.token()) as streams:
-        crew.process.process.send_signal(signal.SIGTERM)
+    with on_both(two_workers, two_workers.token()) as streams:
+        two_workers.process.process.send_signal(signal.SIGTERM)
         for stream in streams:
             assert stream.next()["result"]["resultType"] == "complete"
             assert stream.next() is None
 
-    assert crew.process.process.wait(15) == 0
+    assert two_workers.process.process.wait(15) == 0
 
 
 @pytest.mark.requirement("TL-16", "SU-10", "N23")
-def test_a_new_tool_by_reload_is_announced_in_every_worker(crew: ServerProcess) -> None:
+def test_a_new_tool_by_reload_is_announced_in_every_worker(two_workers: ServerProcess) -> None:
     """Every tenant gets the change; a reload without a list change is not announced."""
-    load = ["./pid.py", crew.add_tool("another")]
+    load = ["./pid.py", two_workers.add_tool("another")]
     with (
-        on_both(crew, crew.token()) as streams,
-        listening(crew.client, crew.token(org_id="globex")) as other,
+        on_both(two_workers, two_workers.token()) as streams,
+        listening(two_workers.client, two_workers.token(org_id="globex")) as other,
     ):
-        crew.reload(times=2, log={"level": "info"})
-        crew.reload(times=2, tools={"packs": ["demo"], "load": load})
+        two_workers.reload(times=2, log={"level": "info"})
+        two_workers.reload(times=2, tools={"packs": ["demo"], "load": load})
         for stream in (*streams, other):
             assert stream.next()["method"] == "notifications/tools/list_changed"
-        crew.process.process.send_signal(signal.SIGTERM)
+        two_workers.process.process.send_signal(signal.SIGTERM)
         for stream in (*streams, other):
             assert "result" in stream.next()
 

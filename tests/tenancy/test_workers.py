@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.client import modern, old_call
+from tests.support.client import modern_request, session_call
 from tests.support.commands import ServerProcess, pid_of, server_process
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -56,7 +56,7 @@ def test_a_session_of_one_worker_is_valid_at_every_worker(server: ServerProcess)
     session = server.client.open(token)
     pids: set[int] = set()
     for _ in range(ATTEMPTS):
-        pids.add(pid_of(server.client.within(token, session, old_call("pid"))))
+        pids.add(pid_of(server.client.within(token, session, session_call("pid"))))
         if len(pids) == 2:
             break
 
@@ -78,7 +78,7 @@ def test_a_signal_drains_every_worker(server: ServerProcess) -> None:
     """Calls that run in either process finish with their result; the exit code is 0."""
     token = server.token()
     call = {"name": "count_slowly", "arguments": {"steps": 20, "delay_s": 0.1}}
-    message = modern("tools/call", call, progress=1)
+    message = modern_request("tools/call", call, progress=1)
     with contextlib.ExitStack() as stack:
         streams: dict[str, http.client.HTTPResponse] = {}
         for _ in range(60):
@@ -107,7 +107,7 @@ def test_a_reload_reaches_every_worker_and_later_ones(server: ServerProcess, idp
 
     server.reload(times=2, issuers=[issuer_settings(idp, tenants={"acme": "acme"})])
     before = until_both_answered(server, token)
-    refused(server, removed)
+    assert_refused(server, removed)
 
     os.kill(min(before), signal.SIGKILL)
     server.process.wait_for("worker_replaced")
@@ -120,10 +120,10 @@ def test_a_reload_reaches_every_worker_and_later_ones(server: ServerProcess, idp
         return bool(new - before)
 
     eventually(replaced, within=20, every=0.01)
-    refused(server, removed)
+    assert_refused(server, removed)
 
 
-def refused(server: ServerProcess, token: str) -> None:
+def assert_refused(server: ServerProcess, token: str) -> None:
     """However often it is tried, no process accepts it."""
     assert {server.status(token) for _ in range(40)} == {401}
 
@@ -139,7 +139,7 @@ def test_a_later_worker_accepts_existing_sessions(server: ServerProcess) -> None
 
     def taken_up() -> bool:
         with contextlib.suppress(ConnectionError):
-            seen.add(pid_of(server.client.within(token, session, old_call("pid"))))
+            seen.add(pid_of(server.client.within(token, session, session_call("pid"))))
         return bool(seen - before)
 
     eventually(taken_up, within=20, every=0.01)

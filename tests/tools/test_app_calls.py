@@ -25,7 +25,7 @@ def page(upstream: ToolUpstream, uri: str = "ui://clock/page.html") -> Offer:
     return replace(offer, origin=upstream.origin(uri, uri))
 
 
-async def meant(name: str, *offers: Offer, agents: dict[str, Agent] | None = None) -> str:
+async def called_tool(name: str, *offers: Offer, agents: dict[str, Agent] | None = None) -> str:
     """The tool that a call of acme's means."""
     pack = Pack("office")
 
@@ -45,10 +45,10 @@ async def test_an_app_call_reaches_the_server_with_a_page() -> None:
     clock, crm = ToolUpstream("clock", server_id="id-1"), ToolUpstream("crm", server_id="id-2")
     offers = (clock.tool("now"), page(clock), crm.tool("now"), crm.tool("find"))
 
-    assert await meant("now", *offers) == "mcp_clock__now"
-    assert await meant("find", *offers) == "find"
-    assert await meant("mcp_crm__now", *offers) == "mcp_crm__now"
-    assert await meant("now", clock.tool("now"), page(clock, "clock://now")) == "now"
+    assert await called_tool("now", *offers) == "mcp_clock__now"
+    assert await called_tool("find", *offers) == "find"
+    assert await called_tool("mcp_crm__now", *offers) == "mcp_crm__now"
+    assert await called_tool("now", clock.tool("now"), page(clock, "clock://now")) == "now"
 
 
 async def test_an_app_call_is_ambiguous_between_two_servers_with_pages() -> None:
@@ -56,23 +56,23 @@ async def test_an_app_call_is_ambiguous_between_two_servers_with_pages() -> None
     first, two = ToolUpstream("one", server_id="id-1"), ToolUpstream("two", server_id="id-2")
     theirs, pages = two.tool("now"), (page(first), page(two, "ui://two/page.html"))
 
-    assert await meant("now", first.tool("now"), theirs, *pages) == "now"
+    assert await called_tool("now", first.tool("now"), theirs, *pages) == "now"
     hidden = replace(theirs, scopes=frozenset({"secret"}))
-    assert await meant("now", first.tool("now"), hidden, *pages) == "mcp_one__now"
+    assert await called_tool("now", first.tool("now"), hidden, *pages) == "mcp_one__now"
 
 
 async def test_a_configured_tool_of_that_name_wins() -> None:
     """A page takes no call away from a tool of the configuration."""
     clock = ToolUpstream("clock")
 
-    assert await meant("stamp", clock.tool("stamp"), page(clock)) == "stamp"
+    assert await called_tool("stamp", clock.tool("stamp"), page(clock)) == "stamp"
 
 
-async def test_an_app_call_does_not_reach_a_hidden_tool() -> None:
+async def test_an_app_cannot_call_a_hidden_tool() -> None:
     """Scopes or the agent's capabilities hide it."""
     clock = ToolUpstream("clock")
     hidden = replace(clock.tool("now"), scopes=frozenset({"secret"}))
     nothing = {ACME.client_id or "": Agent(frozenset(), "list")}
 
-    assert await meant("now", hidden, page(clock)) == "now"
-    assert await meant("now", clock.tool("now"), page(clock), agents=nothing) == "now"
+    assert await called_tool("now", hidden, page(clock)) == "now"
+    assert await called_tool("now", clock.tool("now"), page(clock), agents=nothing) == "now"

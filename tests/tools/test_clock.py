@@ -10,7 +10,7 @@ from gatepost.tools.interruption import DeadlinePassed, TokenExpired, ToolDeadli
 LIMIT_S = 0.05
 
 
-async def beyond_the_limit() -> None:
+async def outlast_limit() -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(asyncio.Event().wait(), 3 * LIMIT_S)
 
@@ -22,7 +22,7 @@ async def run(tool_waits_after: bool, *, allowed_s: float = 60, is_held: bool = 
     async def work() -> str:
         if is_held:
             with patient[0].paused(), patient[0].paused():
-                await beyond_the_limit()
+                await outlast_limit()
         if tool_waits_after:
             await asyncio.Event().wait()
         return "answered"

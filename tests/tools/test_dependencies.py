@@ -323,7 +323,9 @@ def test_a_running_server_starts_reloads_and_stops_lifespans(tmp_path: Path) -> 
     ]
 
     write("four", fails="raise OSError('no disk')")
-    code, _, complaints = commands.ended("dev", "--port", "0", "--tools", "notes.py", cwd=tmp_path)
+    code, _, complaints = commands.completed(
+        "dev", "--port", "0", "--tools", "notes.py", cwd=tmp_path
+    )
     assert code == 1
     assert "pack notes, lifespan notes failed: OSError: no disk" in complaints
     assert "Traceback" not in complaints

@@ -94,7 +94,7 @@ CONTENT_CASES = [
 ]
 
 
-def answering(hint: Any, value: Any) -> Pack:
+def pack_returning(hint: Any, value: Any) -> Pack:
     """A pack whose one tool returns that value."""
     pack = Pack("charts")
 
@@ -113,7 +113,7 @@ async def test_returned_content_arrives_in_order_without_a_structured_value(
     hint: Any, value: Any, sent: Any
 ) -> None:
     """Content arrives in its order, and promises no structured value."""
-    client = EndpointClient(answering(hint, value).offers)
+    client = EndpointClient(pack_returning(hint, value).offers)
     (listed,) = (await client.ask("tools/list")).json["result"]["tools"]
     result = (await client.call("draw")).json["result"]
 
@@ -126,7 +126,7 @@ async def test_returned_content_arrives_in_order_without_a_structured_value(
 async def test_a_picture_arrives_byte_for_byte() -> None:
     """Its data may look like a secret and is not redacted."""
     noise = random.Random(7).randbytes(600_000)
-    client = EndpointClient(answering(Image, Image(noise)).offers)
+    client = EndpointClient(pack_returning(Image, Image(noise)).offers)
     (block,) = (await client.call("draw")).json["result"]["content"]
 
     assert base64.b64decode(block["data"]) == noise
@@ -134,7 +134,7 @@ async def test_a_picture_arrives_byte_for_byte() -> None:
 
 async def test_too_large_a_picture_is_omitted_and_the_text_beside_it_stays() -> None:
     """A note says what is missing."""
-    pack = answering(Any, ["Sales", Image(bytes(3_100_000))])
+    pack = pack_returning(Any, ["Sales", Image(bytes(3_100_000))])
     content = (await EndpointClient(pack.offers).call("draw")).json["result"]["content"]
 
     assert content[0] == text("Sales")
@@ -144,7 +144,7 @@ async def test_too_large_a_picture_is_omitted_and_the_text_beside_it_stays() -> 
 
 async def test_far_too_large_content_is_refused_before_encoding() -> None:
     """Encoding it would hold up every other call."""
-    pack = answering(list[bytes], [bytes(8_000_001)] * 2)
+    pack = pack_returning(list[bytes], [bytes(8_000_001)] * 2)
     result = (await EndpointClient(pack.offers).call("draw")).json["result"]
 
     assert result["isError"] is True

@@ -9,7 +9,7 @@ from gatepost import Pack
 from gatepost.check.pack_loading import Toolbox, load
 from gatepost.config.settings import ToolsSettings
 
-HEAD = """from gatepost import CallContext, Pack
+PACK_SOURCE = """from gatepost import CallContext, Pack
 pack = Pack("invoices")
 """
 TOOL = '''
@@ -20,16 +20,16 @@ async def save(ctx: CallContext{more}) -> str:
 '''
 
 
-def loaded(folder: Path, text: str) -> Toolbox:
+def loaded_toolbox(folder: Path, text: str) -> Toolbox:
     """The toolbox with one author's file."""
     file = folder / "author.py"
-    file.write_text(HEAD + text)
+    file.write_text(PACK_SOURCE + text)
     return load(ToolsSettings(load=(str(file),)))
 
 
 def refusal(folder: Path, text: str) -> str:
     """Why the file does not load; all of it stays out."""
-    toolbox = loaded(folder, text)
+    toolbox = loaded_toolbox(folder, text)
     (problem,) = toolbox.problems
     assert problem.id == "config.E011"
     assert problem.level == "error"

@@ -135,7 +135,9 @@ def token(server: Server) -> str:
     return server.token(client_id="searching")
 
 
-def through(server: Server, token: str, name: str, arguments: Mapping[str, Any]) -> RawAnswer:
+def call_by_search(
+    server: Server, token: str, name: str, arguments: Mapping[str, Any]
+) -> RawAnswer:
     return server.client.call(token, "call_tool", {"name": name, "arguments": arguments})
 
 
@@ -181,20 +183,20 @@ def test_an_invalid_search_is_an_error(server: Server, token: str) -> None:
 
 def test_call_tool_returns_the_outcome_of_the_tool(server: Server, token: str) -> None:
     """Blocks, structured content and failures; other tools are not found."""
-    assert result(through(server, token, "mcp_crm__find", {"id": 1}))["content"] == [
+    assert result(call_by_search(server, token, "mcp_crm__find", {"id": 1}))["content"] == [
         {"type": "text", "text": "crm find"}
     ]
-    answered = result(through(server, token, "mcp_crm__picture", {}))
+    answered = result(call_by_search(server, token, "mcp_crm__picture", {}))
     assert answered["content"] == [IMAGE]
     assert answered["structuredContent"] == {"kind": "picture"}
-    failed = result(through(server, token, "mcp_crm__fail", {}))
+    failed = result(call_by_search(server, token, "mcp_crm__fail", {}))
     assert failed["isError"]
     assert failed["content"][0]["text"] == "Not today."
-    invalid = result(through(server, token, "mcp_crm__find", {}))
+    invalid = result(call_by_search(server, token, "mcp_crm__find", {}))
     assert invalid["isError"]
     assert "id" in invalid["content"][0]["text"]
     texts = [
-        result(through(server, token, name, {}))["content"][0]["text"].replace(name, "X")
+        result(call_by_search(server, token, name, {}))["content"][0]["text"].replace(name, "X")
         for name in ("whoami", "nothere")
     ]
     assert texts[0] == texts[1]
@@ -203,7 +205,7 @@ def test_call_tool_returns_the_outcome_of_the_tool(server: Server, token: str) -
 @pytest.mark.requirement("E2")
 def test_an_error_of_the_upstream_keeps_its_code(server: Server, token: str) -> None:
     """Code, message and data of its JSON-RPC error are those of a direct call."""
-    answer = through(server, token, "mcp_crm__refuse", {})
+    answer = call_by_search(server, token, "mcp_crm__refuse", {})
 
     error = json.loads(answer.body)["error"]
     assert (error["code"], error["message"]) == (4711, "The upstream says no.")
@@ -212,7 +214,7 @@ def test_an_error_of_the_upstream_keeps_its_code(server: Server, token: str) -> 
 
 def test_a_scope_that_the_tool_lacks_is_asked_for(server: Server, token: str) -> None:
     """The challenge is that of a direct call."""
-    answer = through(server, token, "mcp_crm__hidden", {})
+    answer = call_by_search(server, token, "mcp_crm__hidden", {})
     assert answer.status == 403
     assert 'scope="crm:admin' in (answer.field("www-authenticate") or "")
 

@@ -17,7 +17,7 @@ from tests.support.endpoint import a_caller
 from tests.support.measuring import each
 
 SECRET_VALUE = "glpat-hunter2"
-MARK = {"type": "string", KEYWORD: True}
+SECRET_SCHEMA = {"type": "string", KEYWORD: True}
 ANY_KEY = None
 
 
@@ -59,7 +59,9 @@ def test_a_signature_marks_its_secrets() -> None:
         KEYWORD: True,
         "description": f"A token of the door. {HINT}",
     }
-    assert properties["logins"]["items"]["properties"]["password"] == MARK | {"description": HINT}
+    assert properties["logins"]["items"]["properties"]["password"] == SECRET_SCHEMA | {
+        "description": HINT
+    }
     assert UNLOCK_TOOL.secret_arguments == (
         ("token",),
         ("pin",),
@@ -69,24 +71,27 @@ def test_a_signature_marks_its_secrets() -> None:
     )
 
 
-TREE = {"properties": {"key": MARK, "in": {"items": {"$ref": "#/$defs/tree"}}}}
+TREE = {"properties": {"key": SECRET_SCHEMA, "in": {"items": {"$ref": "#/$defs/tree"}}}}
 SCHEMAS: dict[str, tuple[dict[str, Any], list[tuple[str | None, ...]]]] = {
     "none": ({"properties": {KEYWORD: {"type": "string"}}}, []),
-    "a property of that name": ({"properties": {KEYWORD: True, "a": MARK}}, [("a",)]),
-    "an example of one": ({"properties": {"a": {"examples": [MARK], "default": MARK}}}, []),
-    "nested": ({"properties": {"a": {"properties": {"b": MARK}}}}, [("a", "b")]),
-    "any of": ({"properties": {"a": {"anyOf": [MARK, {"type": "null"}]}}}, [("a",)]),
-    "any name": ({"properties": {"a": {"additionalProperties": MARK}}}, [("a", ANY_KEY)]),
-    "names by pattern": ({"patternProperties": {"^x-": MARK}}, [(ANY_KEY,)]),
-    "a tuple": ({"properties": {"a": {"prefixItems": [{}, MARK]}}}, [("a", ANY_KEY)]),
-    "conditional": ({"if": {}, "then": {"properties": {"a": MARK}}}, [("a",)]),
+    "a property of that name": ({"properties": {KEYWORD: True, "a": SECRET_SCHEMA}}, [("a",)]),
+    "an example of one": (
+        {"properties": {"a": {"examples": [SECRET_SCHEMA], "default": SECRET_SCHEMA}}},
+        [],
+    ),
+    "nested": ({"properties": {"a": {"properties": {"b": SECRET_SCHEMA}}}}, [("a", "b")]),
+    "any of": ({"properties": {"a": {"anyOf": [SECRET_SCHEMA, {"type": "null"}]}}}, [("a",)]),
+    "any name": ({"properties": {"a": {"additionalProperties": SECRET_SCHEMA}}}, [("a", ANY_KEY)]),
+    "names by pattern": ({"patternProperties": {"^x-": SECRET_SCHEMA}}, [(ANY_KEY,)]),
+    "a tuple": ({"properties": {"a": {"prefixItems": [{}, SECRET_SCHEMA]}}}, [("a", ANY_KEY)]),
+    "conditional": ({"if": {}, "then": {"properties": {"a": SECRET_SCHEMA}}}, [("a",)]),
     "referred to": (
-        {"properties": {"a": {"$ref": "#/$defs/t~1k"}}, "$defs": {"t/k": MARK}},
+        {"properties": {"a": {"$ref": "#/$defs/t~1k"}}, "$defs": {"t/k": SECRET_SCHEMA}},
         [("a",)],
     ),
     "beside what contains itself": (
         {
-            "properties": {"a": MARK, "b": {"$ref": "#/$defs/b"}},
+            "properties": {"a": SECRET_SCHEMA, "b": {"$ref": "#/$defs/b"}},
             "$defs": {"b": {"items": {"$ref": "#/$defs/b"}}},
         },
         [("a",)],
@@ -107,7 +112,11 @@ async def answer(ctx: CallContext, arguments: Any) -> Outcome:
 
 
 REFUSED_SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "a task": ({"properties": {"a": MARK}}, {"task_support": "optional"}, "cannot become a task"),
+    "a task": (
+        {"properties": {"a": SECRET_SCHEMA}},
+        {"task_support": "optional"},
+        "cannot become a task",
+    ),
     "not true": ({"properties": {"a": {KEYWORD: "yes"}}}, {}, "the only value is true"),
     "the whole": ({KEYWORD: True}, {}, "as a whole"),
     "recursive": (
@@ -115,9 +124,9 @@ REFUSED_SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "contains itself",
     ),
-    "of nobody": ({"$defs": {"x": MARK}}, {}, "lead to"),
+    "of nobody": ({"$defs": {"x": SECRET_SCHEMA}}, {}, "lead to"),
     "in a header": (
-        {"properties": {"a": MARK | {"x-mcp-header": "Token"}}},
+        {"properties": {"a": SECRET_SCHEMA | {"x-mcp-header": "Token"}}},
         {},
         "proxies log headers",
     ),
@@ -212,8 +221,8 @@ def test_an_error_quotes_an_argument_that_is_no_secret() -> None:
 RAW_SCHEMA = {
     "type": "object",
     "properties": {
-        "token": MARK | {"minLength": 20, "enum": ["secret:A", "secret:B"]},
-        "auth": {"type": "object", "properties": {"key": MARK}, "minProperties": 2},
+        "token": SECRET_SCHEMA | {"minLength": 20, "enum": ["secret:A", "secret:B"]},
+        "auth": {"type": "object", "properties": {"key": SECRET_SCHEMA}, "minProperties": 2},
         "other": {"type": "string", "maxLength": 2},
     },
     "not": {"required": ["both", "ways"]},

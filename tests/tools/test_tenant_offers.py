@@ -22,7 +22,7 @@ SCOPES = st.frozensets(st.sampled_from(["a", "b", "c"]))
 ACME, GLOBEX = a_caller(), a_caller(tenant_id="globex")
 
 
-def enabled() -> list[Offer]:
+def enabled_offers() -> list[Offer]:
     """One enabled offer of each kind that has names."""
     pack = Pack("office")
 
@@ -54,10 +54,10 @@ def enabled() -> list[Offer]:
     return [*pack.offers]
 
 
-async def ready(
+async def ready_registry(
     source: MemorySource, *callers: TenantContext, obtainable: frozenset[str] | None = None
 ) -> Registry:
-    registry = Registry(enabled(), obtainable=obtainable, source=source)
+    registry = Registry(enabled_offers(), obtainable=obtainable, source=source)
     for caller in callers or (ACME, GLOBEX):
         await registry.prepare(caller)
     return registry
@@ -73,12 +73,12 @@ async def test_each_tenant_has_its_own_tools_of_the_same_name() -> None:
     mine, other = ours.tool("find"), theirs.tool("find")
     source.put("acme", mine)
     source.put("globex", other)
-    registry = await ready(source)
+    registry = await ready_registry(source)
 
     assert names(registry, ACME) == names(registry, GLOBEX) == ["mcp_crm__find", "stamp", "vault"]
     assert registry.find(ACME, "mcp_crm__find") is mine
     assert registry.find(GLOBEX, "mcp_crm__find") is other
-    assert names(await ready(MemorySource()), ACME) == ["stamp", "vault"]
+    assert names(await ready_registry(MemorySource()), ACME) == ["stamp", "vault"]
 
 
 async def test_a_tenant_never_takes_an_enabled_name() -> None:
@@ -117,7 +117,7 @@ async def test_a_tenant_never_takes_an_enabled_name() -> None:
         replace(upstream.tool("z"), name="find_tools"),
         *pack.offers,
     )
-    registry = await ready(source, obtainable=frozenset())
+    registry = await ready_registry(source, obtainable=frozenset())
 
     assert registry.find(ACME, "stamp").pack == "office"
     assert names(registry, ACME) == ["stamp"]
@@ -140,7 +140,7 @@ async def test_a_list_has_exactly_the_tools_that_can_be_called(
     """Scopes decide as for enabled tools; by default all of a tenant's scopes are obtainable."""
     source, upstream = MemorySource(), ToolUpstream()
     source.put("acme", *(upstream.tool(f"t{n}", scopes=needs) for n, needs in enumerate(needed)))
-    registry = await ready(source, obtainable=obtainable)
+    registry = await ready_registry(source, obtainable=obtainable)
     caller = a_caller(scopes=granted)
     reached = {
         f"mcp_crm__t{number}"
@@ -168,7 +168,7 @@ async def test_an_agent_reaches_only_its_capabilities() -> None:
         "none": Agent(frozenset()),
     }
     source.put("acme", crm.tool("find"), wiki.tool("read"), agents=agents)
-    registry = await ready(source)
+    registry = await ready_registry(source)
     everything = ["mcp_crm__find", "mcp_wiki__read", "stamp", "vault"]
     expected = {
         "one": ["mcp_crm__find"],
@@ -200,7 +200,7 @@ async def test_an_agent_that_searches_sees_two_tools() -> None:
     source, crm = MemorySource(), ToolUpstream()
     agent = Agent(frozenset({crm.capability}), mode="search")
     source.put("acme", crm.tool("find"), agents={"agent": agent})
-    registry = await ready(source)
+    registry = await ready_registry(source)
     caller = a_caller(client_id="agent")
 
     assert names(registry, caller) == ["call_tool", "find_tools"]
@@ -217,7 +217,7 @@ async def test_an_agent_that_searches_sees_two_tools() -> None:
 async def test_without_the_tenants_offers_there_is_no_decision() -> None:
     """The agents are not known either; they are loaded once."""
     source = MemorySource()
-    registry = Registry(enabled(), source=source)
+    registry = Registry(enabled_offers(), source=source)
     with pytest.raises(StoreUnavailable):
         registry.find(ACME, "stamp")
     with pytest.raises(StoreUnavailable):
@@ -233,7 +233,7 @@ async def test_a_visible_list_is_cached_with_its_snapshot() -> None:
     """Equal permissions share one object; a new snapshot frees the old one."""
     source, crm = MemorySource(), ToolUpstream()
     source.put("acme", crm.tool("find", scopes=frozenset({"crm"})), ttl_ms=5)
-    registry = await ready(source, obtainable=frozenset())
+    registry = await ready_registry(source, obtainable=frozenset())
     held_caller = a_caller(scopes=frozenset({"crm", "unrelated"}))
     visible = registry.visible(held_caller)
 
@@ -253,7 +253,7 @@ async def test_the_first_of_two_offers_of_a_name_counts() -> None:
     source, crm = MemorySource(), ToolUpstream()
     first, second = crm.tool("find", "First."), crm.tool("find", "Second.")
     source.put("acme", first, second)
-    registry = await ready(source)
+    registry = await ready_registry(source)
 
     assert registry.find(ACME, "mcp_crm__find") is first
     assert names(registry, ACME) == ["mcp_crm__find", "stamp", "vault"]
@@ -265,7 +265,7 @@ async def test_a_name_outside_the_grammar_is_left_out(name: str) -> None:
     source, crm = MemorySource(), ToolUpstream()
     source.put("acme", replace(crm.tool("find"), name=name), crm.tool("look"))
 
-    assert names(await ready(source), ACME) == ["mcp_crm__look", "stamp", "vault"]
+    assert names(await ready_registry(source), ACME) == ["mcp_crm__look", "stamp", "vault"]
 
 
 @given(granted=SCOPES, obtainable=st.none() | SCOPES)

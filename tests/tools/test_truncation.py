@@ -11,7 +11,7 @@ from gatepost.tools import truncation
 from gatepost.tools.api import Outcome
 from gatepost.tools.truncation import NOTE_BYTES, truncate
 from gatepost_packs import demo
-from tests.support.measuring import HOLD_S, collected, shortest_hold
+from tests.support.measuring import HOLD_S, server_garbage_collection, shortest_hold
 
 ECHO = demo.pack.tools["echo"]
 LETTERS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('"\\\n\x01é€😀'))
@@ -50,7 +50,7 @@ async def test_cutting_a_long_text_delays_no_other_call(letter: str) -> None:
     async def work() -> None:
         computed.append(truncate(outcome, ECHO, limit))
 
-    with collected():
+    with server_garbage_collection():
         hold_s, most = await shortest_hold(work, HOLD_S)
     assert len(msgspec.json.encode(computed[0].content[0])) > limit - 3 * NOTE_BYTES
     assert hold_s < most

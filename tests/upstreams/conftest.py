@@ -39,7 +39,7 @@ from gatepost.upstreams.watch import ChangeWatch
 from tests.support.measuring import ManualClock
 
 Answer = UpstreamMessage | ConnectionFailure
-EVERYTHING: Mapping[str, Any] = {
+ALL_CAPABILITIES: Mapping[str, Any] = {
     "tools": {"listChanged": True},
     "resources": {},
     "prompts": {},

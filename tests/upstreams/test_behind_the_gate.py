@@ -57,7 +57,7 @@ def crm() -> fastmcp.FastMCP[Any]:
     return server
 
 
-def books() -> MCPServer:
+def books_server() -> MCPServer:
     """A server of the official SDK."""
     server = MCPServer("books")
 
@@ -76,7 +76,7 @@ def server(idp: Idp) -> Iterator[Server]:
     """Gatepost in front of both; the tenant globex has only the books."""
     apps = {
         "crm": crm().http_app(path="/mcp"),
-        "books": books().streamable_http_app(json_response=True),
+        "books": books_server().streamable_http_app(json_response=True),
     }
     running = {name: AsgiServer(app, lifespan="on").start() for name, app in apps.items()}
     hosts = [server.url.split("/")[2] for server in running.values()]
@@ -103,11 +103,13 @@ def server(idp: Idp) -> Iterator[Server]:
             upstream_server.stop()
 
 
-def of(server: Server, tenant: str, scopes: str = "crm:use crm:admin mcp:books") -> RestClient:
+def client_of(
+    server: Server, tenant: str, scopes: str = "crm:use crm:admin mcp:books"
+) -> RestClient:
     return RestClient(server, server.token(org_id=tenant, scope=scopes))
 
 
-def listed(rest_client: RestClient, name: str) -> set[str]:
+def listed_tools(rest_client: RestClient, name: str) -> set[str]:
     """The names of the tools, once *name* is among them."""
     until = time.monotonic() + LISTED_S
     while name not in (names := set(rest_client.names())):
@@ -118,8 +120,8 @@ def listed(rest_client: RestClient, name: str) -> set[str]:
 @pytest.mark.requirement("E2")
 def test_tools_of_an_upstream_are_listed_and_called(server: Server) -> None:
     """Their names are `mcp_{server}__{tool}`."""
-    acme = of(server, "acme")
-    names = listed(acme, "mcp_crm__get_customer")
+    acme = client_of(server, "acme")
+    names = listed_tools(acme, "mcp_crm__get_customer")
     assert {"mcp_crm__delete_customer", "mcp_crm__fail", "echo"} <= names
     answer = acme.call("mcp_crm__get_customer", {"number": 7})
     assert (answer.status, answer.json) == (200, {"number": 7, "name": "Ada"})
@@ -127,26 +129,26 @@ def test_tools_of_an_upstream_are_listed_and_called(server: Server) -> None:
 
 def test_rest_names_the_tool_that_a_page_calls_by_its_own_name(server: Server) -> None:
     """The page of an MCP App knows only the server's own name; MCP finds it, REST names it."""
-    acme = of(server, "acme")
-    listed(acme, "mcp_crm__get_customer")
+    acme = client_of(server, "acme")
+    listed_tools(acme, "mcp_crm__get_customer")
     answer = acme.call("get_customer", {"number": 7})
     assert answer.error == (404, "not_found")
     assert "has the name mcp_crm__get_customer" in answer.json["message"]
-    globex = of(server, "globex")
+    globex = client_of(server, "globex")
     assert globex.call("get_customer").json["message"] == "Unknown tool: get_customer"
 
 
 def test_a_tenant_has_only_its_own_upstreams(server: Server) -> None:
     """Another tenant's tool is unknown."""
-    globex = of(server, "globex")
-    assert "mcp_crm__get_customer" not in listed(globex, "mcp_books__count")
+    globex = client_of(server, "globex")
+    assert "mcp_crm__get_customer" not in listed_tools(globex, "mcp_books__count")
     assert globex.call("mcp_crm__get_customer", {"number": 7}).error == (404, "not_found")
 
 
 def test_a_tool_needs_the_scopes_of_all_patterns_that_match(server: Server) -> None:
     """A pattern for deletions adds to the one for everything."""
-    listed(of(server, "acme"), "mcp_crm__get_customer")
-    user = of(server, "acme", "crm:use")
+    listed_tools(client_of(server, "acme"), "mcp_crm__get_customer")
+    user = client_of(server, "acme", "crm:use")
     assert user.call("mcp_crm__get_customer", {"number": 7}).status == 200
     assert user.call("mcp_crm__delete_customer", {"number": 7}).status == 403
     assert deleted == []
@@ -155,7 +157,7 @@ def test_a_tool_needs_the_scopes_of_all_patterns_that_match(server: Server) -> N
 @pytest.mark.requirement("E12")
 def test_a_failed_tool_says_why(server: Server) -> None:
     """The caller gets the tool's own sentence."""
-    acme = of(server, "acme")
-    listed(acme, "mcp_crm__fail")
+    acme = client_of(server, "acme")
+    listed_tools(acme, "mcp_crm__fail")
     answer = acme.call("mcp_crm__fail")
     assert "the customer is unknown" in str(answer.json)

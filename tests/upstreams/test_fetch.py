@@ -13,7 +13,7 @@ from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.fetch import DAY_MS, MAX_BYTES, MAX_ITEMS, MAX_PAGES, fetched
 from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.upstreams.conftest import (
-    EVERYTHING,
+    ALL_CAPABILITIES,
     Answer,
     ScriptedUpstream,
     tool,
@@ -37,7 +37,7 @@ async def test_only_declared_lists_are_fetched() -> None:
     assert upstream.asked == ["tools/list"]
 
     upstream = ScriptedUpstream(tool("a"))
-    upstream.capabilities = EVERYTHING
+    upstream.capabilities = ALL_CAPABILITIES
     upstream.lists |= {
         "resources/list": [{"uri": "crm://all", "name": "all"}],
         "resources/templates/list": [{"uriTemplate": "crm://{id}", "name": "one"}],
@@ -164,7 +164,7 @@ async def test_all_lists_share_one_byte_limit() -> None:
 async def test_a_failing_list_keeps_its_last_entries() -> None:
     """The other lists do not fail with it."""
     upstream = ScriptedUpstream(tool("a"))
-    upstream.capabilities = EVERYTHING
+    upstream.capabilities = ALL_CAPABILITIES
     upstream.lists |= {"resources/list": [], "prompts/list": [{"name": "greet"}]}
     before = catalogue(await fetch(upstream))
 

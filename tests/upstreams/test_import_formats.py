@@ -75,7 +75,7 @@ REGISTRY = {
 }
 
 
-def read(tmp_path: Path, text: str) -> Any:
+def imported(tmp_path: Path, text: str) -> Any:
     path = tmp_path / "mcp.json"
     path.write_text(text, encoding="utf-8")
     return read_document(path)
@@ -83,7 +83,7 @@ def read(tmp_path: Path, text: str) -> Any:
 
 def test_a_claude_desktop_file_is_imported(tmp_path: Path) -> None:
     """A program; a value that is a secret by its name gets a name of its own."""
-    (memory,) = servers_of(read(tmp_path, CLAUDE_DESKTOP))
+    (memory,) = servers_of(imported(tmp_path, CLAUDE_DESKTOP))
 
     assert memory.settings.command == "npx"
     assert memory.settings.args == ("-y", "@modelcontextprotocol/server-memory")
@@ -97,7 +97,7 @@ def test_a_claude_desktop_file_is_imported(tmp_path: Path) -> None:
 
 def test_a_cursor_file_is_imported(tmp_path: Path) -> None:
     """A URL; a bearer token is the API key, and variables are references."""
-    (linear,) = servers_of(read(tmp_path, CURSOR))
+    (linear,) = servers_of(imported(tmp_path, CURSOR))
 
     assert linear.settings.url == "https://mcp.linear.app/mcp"
     assert linear.settings.api_key == "env:LINEAR_TOKEN"
@@ -106,7 +106,7 @@ def test_a_cursor_file_is_imported(tmp_path: Path) -> None:
 
 def test_a_vs_code_file_with_comments_is_imported(tmp_path: Path) -> None:
     """A value that the editor prompts for becomes a secret of the tenant."""
-    github, local = servers_of(read(tmp_path, VS_CODE))
+    github, local = servers_of(imported(tmp_path, VS_CODE))
 
     assert github.settings.api_key == "secret:GITHUB_TOKEN"
     assert github.notes == ("set the secret: gatepost secrets set GITHUB_TOKEN --tenant TENANT",)
@@ -127,7 +127,7 @@ def test_a_registry_document_is_imported() -> None:
 
 def test_a_table_is_toml_that_means_the_same(tmp_path: Path) -> None:
     """The operator can paste it."""
-    (memory,) = servers_of(read(tmp_path, CLAUDE_DESKTOP))
+    (memory,) = servers_of(imported(tmp_path, CLAUDE_DESKTOP))
     (table,) = tomllib.loads(as_toml(memory.settings, tenants=("acme",)))["upstreams"]
 
     assert table == {

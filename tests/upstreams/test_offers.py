@@ -26,7 +26,7 @@ from gatepost.upstreams.server_offers import (
 )
 from gatepost.upstreams.upstream_offers import merged
 from gatepost.upstreams.upstream_server import UpstreamServer
-from tests.upstreams.conftest import EVERYTHING, NamedCalls, tool
+from tests.upstreams.conftest import ALL_CAPABILITIES, NamedCalls, tool
 
 
 def registered(name: str = "crm", **settings: Any) -> UpstreamServer:
@@ -46,18 +46,18 @@ def catalogue_of(server: UpstreamServer, **lists: Any) -> Catalogue:
     description = ServerDescription(
         era="modern",
         revision="2026-07-28",
-        capabilities=lists.get("capabilities", EVERYTHING),
+        capabilities=lists.get("capabilities", ALL_CAPABILITIES),
     )
     listed = Listed(description=description, definitions=tuple(definitions))
     return assembled(server, listed, Pins(), None, now=1.0)[0]
 
 
-def offered(server: UpstreamServer, **lists: Any) -> ServerOffers:
+def offers_of(server: UpstreamServer, **lists: Any) -> ServerOffers:
     return server_offers(server, catalogue_of(server, **lists), NamedCalls())
 
 
 def one_tool(server: UpstreamServer, definition: dict[str, Any]) -> Tool:
-    (offer,) = offered(server, tools=[definition]).offers
+    (offer,) = offers_of(server, tools=[definition]).offers
     assert isinstance(offer, Tool)
     return offer
 
@@ -187,7 +187,7 @@ def test_include_and_exclude_patterns_choose_tools(
     keys = ["get_a", "get_secret", "put_a"]
 
     assert [key for key in keys if is_chosen(key, patterns)] == offers
-    offered_here = offered(registered(tools=patterns), tools=[tool(key) for key in keys])
+    offered_here = offers_of(registered(tools=patterns), tools=[tool(key) for key in keys])
     assert [offer.origin.key for offer in offered_here.offers if offer.origin] == offers
 
 
@@ -204,7 +204,7 @@ def test_a_renamed_tool_keeps_its_key() -> None:
 def test_tasks_need_the_servers_capability(support: Any) -> None:
     """A tool alone cannot declare them."""
     definition = tool("a", execution={"taskSupport": support})
-    offered_here = offered(registered(), tools=[definition])
+    offered_here = offers_of(registered(), tools=[definition])
     assert isinstance(offered_here.offers[0], Tool)
     assert offered_here.offers[0].task_support == "forbidden"
 
@@ -213,14 +213,14 @@ def test_tasks_need_the_servers_capability(support: Any) -> None:
         {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}},
     )
     for capabilities in declared:
-        offered_here = offered(registered(), tools=[definition], capabilities=capabilities)
+        offered_here = offers_of(registered(), tools=[definition], capabilities=capabilities)
         assert isinstance(offered_here.offers[0], Tool)
         assert offered_here.offers[0].task_support == support
 
 
 def test_a_server_may_make_a_task_of_any_call() -> None:
     """No tool says so in the list; a call becomes a task when the server makes it one."""
-    offered_here = offered(
+    offered_here = offers_of(
         registered(),
         tools=[tool("a")],
         capabilities={"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}},
@@ -234,7 +234,7 @@ def test_a_server_may_make_a_task_of_any_call() -> None:
 
 async def test_resources_templates_and_prompts_are_offered() -> None:
     """Resources under their own URI, `ui://` too."""
-    offered_here = offered(
+    offered_here = offers_of(
         registered(scopes={"greet": ("crm:talk",)}),
         resources=[{"uri": "ui://crm/map", "name": "map", "mimeType": "text/html;profile=mcp-app"}],
         templates=[{"uriTemplate": "crm://user/{id}", "name": "user"}],
@@ -266,7 +266,9 @@ async def test_resources_templates_and_prompts_are_offered() -> None:
 
 def test_a_server_without_completions_is_not_asked_for_them() -> None:
     """Gatepost does not declare them because of it, either."""
-    offered_here = offered(registered(), prompts=[{"name": "greet"}], capabilities={"prompts": {}})
+    offered_here = offers_of(
+        registered(), prompts=[{"name": "greet"}], capabilities={"prompts": {}}
+    )
 
     assert isinstance(offered_here.offers[0], Prompt)
     assert offered_here.offers[0].completer is not None
@@ -285,7 +287,7 @@ def test_a_server_without_completions_is_not_asked_for_them() -> None:
 )  # fmt: skip
 def test_an_invalid_definition_is_left_out_alone(lists: Any) -> None:
     """It has a reason, and the other offers stay."""
-    offered_here = offered(registered(), prompts=[{"name": "fine"}], **lists)
+    offered_here = offers_of(registered(), prompts=[{"name": "fine"}], **lists)
 
     assert [offer.name for offer in offered_here.offers] == ["mcp_crm__fine"]
     assert "cannot be offered" in offered_here.left_out[0].reason
@@ -311,8 +313,8 @@ def own_offers() -> list[Offer]:
 def test_a_uri_belongs_to_the_first_server_that_offers_it() -> None:
     """The configuration comes first, then the server that was registered first."""
     uris = [{"uri": uri, "name": "x"} for uri in ("note://first", "notes://all/a", "crm://a")]
-    first = offered(registered("first"), resources=uris)
-    second = offered(registered("second"), resources=uris)
+    first = offers_of(registered("first"), resources=uris)
+    second = offers_of(registered("second"), resources=uris)
     offers, left_out = merged([first, second], own_offers())
 
     assert [(offer.key, offer.origin.server) for offer in offers if offer.origin] == [
@@ -337,7 +339,7 @@ def test_a_uri_belongs_to_the_first_server_that_offers_it() -> None:
 )
 def test_a_template_does_not_match_uris_of_other_servers(template: str, is_offered: bool) -> None:
     """Neither a longer nor a shorter prefix matches another server's URIs."""
-    offered_here = offered(registered(), templates=[{"uriTemplate": template, "name": "x"}])
+    offered_here = offers_of(registered(), templates=[{"uriTemplate": template, "name": "x"}])
     offers, _ = merged([offered_here], own_offers())
 
     assert bool(offers) == is_offered
@@ -345,10 +347,10 @@ def test_a_template_does_not_match_uris_of_other_servers(template: str, is_offer
 
 def test_the_later_of_two_servers_of_the_same_name_offers_nothing() -> None:
     """The reason names the conflict."""
-    offered_here = offered(registered(), tools=[tool("a")])
+    offered_here = offers_of(registered(), tools=[tool("a")])
     other = ServerOffers(
         msgspec.structs.replace(registered(), id="other"),
-        offered(registered(), tools=[tool("b")]).offers,
+        offers_of(registered(), tools=[tool("b")]).offers,
         (),
     )
     offers, left_out = merged([offered_here, other], ())
@@ -360,7 +362,7 @@ def test_the_later_of_two_servers_of_the_same_name_offers_nothing() -> None:
 @pytest.mark.parametrize("name", ["read_file", "workspace_read", "mcp_status", "../../etc", ""])
 def test_a_tool_named_like_a_built_in_one_does_not_replace_it(name: str) -> None:
     """Every name has the prefix of its server."""
-    offered_here = offered(registered(), tools=[tool(name)] if name else [tool("a")])
+    offered_here = offers_of(registered(), tools=[tool(name)] if name else [tool("a")])
 
     assert all(offer.name.startswith("mcp_crm__") for offer in offered_here.offers)
 

@@ -140,7 +140,7 @@ def agent_of(gate: Server) -> RestClient:
     return RestClient(gate, gate.token(org_id="acme", scope="mcp:crm"))
 
 
-def listed(rest_client: RestClient) -> None:
+def wait_until_listed(rest_client: RestClient) -> None:
     """Return once the upstream's tool is offered."""
     until = time.monotonic() + LISTED_S
     while ADD_TOOL not in (names := rest_client.names()):
@@ -152,7 +152,7 @@ def test_the_gate_signs_in_for_the_catalogue_and_for_calls(
 ) -> None:
     """It uses a token of its own, never the caller's."""
     rest_client = agent_of(gate)
-    listed(rest_client)
+    wait_until_listed(rest_client)
     before = len(upstream.seen)
     answer = rest_client.call(ADD_TOOL, {"number": 1})
 
@@ -166,7 +166,7 @@ def test_the_gate_signs_in_for_the_catalogue_and_for_calls(
 def test_a_refused_token_is_renewed_once(gate: Server, upstream: ProtectedServer) -> None:
     """The call goes through with the new token, and it ran once."""
     rest_client = agent_of(gate)
-    listed(rest_client)
+    wait_until_listed(rest_client)
     count = rest_client.call(ADD_TOOL, {"number": 1}).json["result"]
     upstream.revoked |= set(upstream.seen)
     before = len(upstream.seen)

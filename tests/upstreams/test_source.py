@@ -80,7 +80,7 @@ def process(in_memory: UpstreamStore, clock: ManualClock) -> SourceReplica:
     return SourceReplica(in_memory, clock)
 
 
-async def put(
+async def store_catalogue(
     store: UpstreamStore,
     server: UpstreamServer,
     *tools: dict[str, Any],
@@ -115,7 +115,7 @@ async def test_a_catalogue_is_offered_until_it_changes(
     assert await process.names(caller()) == []
     assert process.wanted.wanted == [("crm", None)]
 
-    await put(in_memory, server, tool("a"), ttl_ms=5_000)
+    await store_catalogue(in_memory, server, tool("a"), ttl_ms=5_000)
     assert await process.names(caller()) == ["mcp_crm__a"]
     first = process.source.at_hand(caller())
     assert first is not None
@@ -123,7 +123,7 @@ async def test_a_catalogue_is_offered_until_it_changes(
 
     clock.now += 1
     other = await register(in_memory, "other")
-    await put(in_memory, other, tool("b"), ttl_ms=9_000)
+    await store_catalogue(in_memory, other, tool("b"), ttl_ms=9_000)
     assert await process.names(caller()) == ["mcp_crm__a", "mcp_other__b"]
     second = process.source.at_hand(caller())
     assert second is not None
@@ -141,9 +141,9 @@ async def test_unchanged_content_keeps_the_same_snapshot(
 ) -> None:
     """Lists that were encoded for it stay valid."""
     server = await register(in_memory)
-    await put(in_memory, server, tool("a"))
+    await store_catalogue(in_memory, server, tool("a"))
     first = await process.offers(caller())
-    await put(in_memory, server, tool("a"))
+    await store_catalogue(in_memory, server, tool("a"))
     await process.poll()
 
     assert process.source.at_hand(caller()) is None
@@ -156,7 +156,7 @@ async def test_offers_of_tenants_are_isolated(
     """Servers of the same name stay apart, too."""
     for tenant in ("acme", "beta"):
         server = await register(in_memory, tenant=tenant)
-        await put(in_memory, server, tool(f"of_{tenant}"))
+        await store_catalogue(in_memory, server, tool(f"of_{tenant}"))
 
     assert await process.names(caller()) == ["mcp_crm__of_acme"]
     assert await process.names(caller("beta")) == ["mcp_crm__of_beta"]
@@ -172,14 +172,14 @@ async def test_each_person_has_a_catalogue_of_its_own(
 ) -> None:
     """It is offered to that person only."""
     shared = await register(in_memory, "shared")
-    await put(in_memory, shared, tool("s"))
+    await store_catalogue(in_memory, shared, tool("s"))
     clock.now += 1
     own = await register(in_memory, "own", catalogue="person")
     alice, bob = caller(), caller(subject="bob")
     assert await process.names(alice) == ["mcp_shared__s"]
     assert process.wanted.wanted == [("own", alice.principal_key)]
 
-    await put(in_memory, own, tool("alices"), who=alice)
+    await store_catalogue(in_memory, own, tool("alices"), who=alice)
     assert await process.names(alice) == ["mcp_shared__s", "mcp_own__alices"]
     assert await process.names(bob) == ["mcp_shared__s"]
     mine, others = process.source.at_hand(alice), process.source.at_hand(bob)
@@ -216,7 +216,7 @@ async def test_an_outage_of_the_store_keeps_the_cached_offers(
 ) -> None:
     """A tenant that was never loaded gets an error."""
     server = await register(in_memory)
-    await put(in_memory, server, tool("a"))
+    await store_catalogue(in_memory, server, tool("a"))
     catalogue_known = await process.offers(caller())
     await in_memory.delete("acme", server.id)
     await process.poll()
@@ -249,7 +249,7 @@ async def test_a_change_during_the_reading_is_not_missed(
     agents = in_memory.agents
 
     async def changing(tenant: str) -> list[AgentRegistration]:
-        await put(in_memory, server, tool("b"))
+        await store_catalogue(in_memory, server, tool("b"))
         await process.poll()
         return await agents(tenant)
 

@@ -38,7 +38,7 @@ KEY, HEADER_VALUE = "the-api-key-of-crm", "the-header-value"
 SECRETS = ServerSecrets(api_key=KEY, headers={"X-Custom": HEADER_VALUE, "X-Version": "2"})
 
 
-def draft(name: str = "crm", tenant: str = "acme", **settings: Any) -> UpstreamServer:
+def new_registration(name: str = "crm", tenant: str = "acme", **settings: Any) -> UpstreamServer:
     """A registration that is not stored yet."""
     url = settings.pop("url", "https://crm.example.com/mcp")
     return UpstreamServer(id="", tenant=tenant, name=name, url=url, **settings)
@@ -49,7 +49,7 @@ def agent(*client_ids: str, name: str = "helper", tenant: str = "acme") -> Agent
     return AgentRegistration(id="", tenant=tenant, name=name, client_ids=client_ids)
 
 
-async def everything(records: Records, tenant: str) -> list[tuple[str, bytes]]:
+async def stored_entries(records: Records, tenant: str) -> list[tuple[str, bytes]]:
     """All that is stored of a tenant for upstreams, and its sealed values."""
     subjects = ["mcp_servers", "mcp_server_names", "mcp_catalogues", "mcp_pins", "secrets"]
     return [
@@ -63,7 +63,7 @@ async def everything(records: Records, tenant: str) -> list[tuple[str, bytes]]:
 async def test_a_server_is_read_as_it_was_registered(store: UpstreamStore) -> None:
     """It has an id, its times and revision 1."""
     added = await store.create(
-        draft(
+        new_registration(
             description="CRM",
             status="disabled",
             scopes={"*": ("crm:use",)},
@@ -87,17 +87,17 @@ async def test_a_server_is_read_as_it_was_registered(store: UpstreamStore) -> No
 
 async def test_a_name_is_given_once(store: UpstreamStore) -> None:
     """A tenant has each name once; another tenant may have it, too."""
-    added = await store.create(draft())
-    await store.create(draft(tenant="beta"))
+    added = await store.create(new_registration())
+    await store.create(new_registration(tenant="beta"))
     with pytest.raises(NameTaken):
-        await store.create(draft())
-    other = await store.create(draft("other"))
+        await store.create(new_registration())
+    other = await store.create(new_registration("other"))
     with pytest.raises(NameTaken):
         await store.replace(msgspec.structs.replace(other, name="crm"))
 
     moved = await store.replace(msgspec.structs.replace(added, name="sales"))
     assert (moved.name, moved.revision) == ("sales", 2)
-    await store.create(draft())
+    await store.create(new_registration())
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ async def test_a_name_is_given_once(store: UpstreamStore) -> None:
 async def test_no_program_can_be_registered(in_memory: UpstreamStore, change: Any) -> None:
     """The store itself refuses it, because a program would run on this machine."""
     with pytest.raises(ValueError, match="configuration alone"):
-        await in_memory.create(draft(**change))
-    added = await in_memory.create(draft())
+        await in_memory.create(new_registration(**change))
+    added = await in_memory.create(new_registration())
     with pytest.raises(ValueError, match="configuration alone"):
         await in_memory.replace(msgspec.structs.replace(added, **change))
 
@@ -115,7 +115,7 @@ async def test_no_program_can_be_registered(in_memory: UpstreamStore, change: An
 async def test_one_of_several_concurrent_registrations_gets_the_name(store: UpstreamStore) -> None:
     """This holds across replicas, because the database decides."""
     results = await asyncio.gather(
-        *(store.create(draft()) for _ in range(5)), return_exceptions=True
+        *(store.create(new_registration()) for _ in range(5)), return_exceptions=True
     )
 
     assert [type(result).__name__ for result in results].count("NameTaken") == 4
@@ -129,15 +129,15 @@ async def test_the_name_of_an_unfinished_registration_is_free_again(
     names = records.of("acme").entries("mcp_server_names")
     await names.put("crm", b"gone", now=clock())
     with pytest.raises(NameTaken):
-        await store.create(draft())
+        await store.create(new_registration())
 
     clock.now += UNFINISHED_S
-    assert (await store.create(draft())).name == "crm"
+    assert (await store.create(new_registration())).name == "crm"
 
 
 async def test_a_change_needs_the_current_revision(store: UpstreamStore) -> None:
     """No administrator can undo another one's change without having seen it."""
-    added = await store.create(draft())
+    added = await store.create(new_registration())
     await store.replace(msgspec.structs.replace(added, description="one"))
 
     with pytest.raises(RegistrationChanged):
@@ -153,15 +153,15 @@ async def test_the_numbers_of_servers_and_agents_are_bounded(
     """Servers and agents, in each tenant."""
     monkeypatch.setattr(store_module, "MAX_SERVERS", 2)
     monkeypatch.setattr(store_module, "MAX_AGENTS", 1)
-    await store.create(draft("a"))
-    await store.create(draft("b"))
+    await store.create(new_registration("a"))
+    await store.create(new_registration("b"))
     await store.create_agent(agent("one"))
 
     with pytest.raises(TooManyRegistrations, match="2 servers"):
-        await store.create(draft("c"))
+        await store.create(new_registration("c"))
     with pytest.raises(TooManyRegistrations, match="1 agents"):
         await store.create_agent(agent("two"))
-    await store.create(draft("c", tenant="beta"))
+    await store.create(new_registration("c", tenant="beta"))
 
 
 @pytest.mark.requirement("E6")
@@ -169,10 +169,10 @@ async def test_secrets_are_sealed_and_redacted(
     store: UpstreamStore, records: Records, secrets: SecretCache
 ) -> None:
     """Stored entries do not show them, and the tenant's answers have them redacted."""
-    added = await store.create(draft(), SECRETS)
+    added = await store.create(new_registration(), SECRETS)
 
     assert (added.api_key_set, added.header_names) == (True, ("X-Custom", "X-Version"))
-    stored = await everything(records, "acme")
+    stored = await stored_entries(records, "acme")
     assert not any(KEY.encode() in value or HEADER_VALUE.encode() in value for _, value in stored)
     redacted = (await secrets.load("acme")).values.values()
     assert {KEY, HEADER_VALUE} <= set(redacted)
@@ -185,7 +185,7 @@ async def test_secrets_are_sealed_and_redacted(
 
 async def test_a_change_replaces_only_the_given_secrets(store: UpstreamStore) -> None:
     """Secrets that a change leaves out stay, and deleted ones are gone."""
-    added = await store.create(draft(), SECRETS)
+    added = await store.create(new_registration(), SECRETS)
     added = await store.replace(msgspec.structs.replace(added, description="x", api_key_set=False))
     assert (await store.sealed.of(added)).api_key == KEY
 
@@ -201,7 +201,7 @@ async def test_a_change_replaces_only_the_given_secrets(store: UpstreamStore) ->
 
 async def test_secrets_stay_with_their_host(store: UpstreamStore) -> None:
     """A change of the URL alone would send them to another server."""
-    added = await store.create(draft(), SECRETS)
+    added = await store.create(new_registration(), SECRETS)
     elsewhere = msgspec.structs.replace(added, url="https://evil.example/mcp")
     for secrets in (ServerSecrets(), ServerSecrets(api_key="x" * 20), ServerSecrets(headers={})):
         with pytest.raises(CredentialsBound):
@@ -222,18 +222,18 @@ async def test_a_refused_secret_leaves_no_server_name_or_secret(
 ) -> None:
     """The server, its name and the secrets stored before it are all gone."""
     with pytest.raises(SecretRefused):
-        await store.create(draft(), ServerSecrets(api_key=KEY, headers={"X-A": ""}))
+        await store.create(new_registration(), ServerSecrets(api_key=KEY, headers={"X-A": ""}))
 
-    assert await everything(records, "acme") == []
-    await store.create(draft())
+    assert await stored_entries(records, "acme") == []
+    await store.create(new_registration())
 
 
 async def test_a_deleted_server_leaves_no_catalogue_pin_or_secret(
     store: UpstreamStore, records: Records
 ) -> None:
     """Those of other servers stay."""
-    added = await store.create(draft(), SECRETS)
-    other = await store.create(draft("other"))
+    added = await store.create(new_registration(), SECRETS)
+    other = await store.create(new_registration("other"))
     for deleted in (added, other):
         await store.catalogues.put("acme", Catalogue(server_id=deleted.id, fetched_at=1))
         await store.catalogues.put("acme", Catalogue(server_id=deleted.id, fetched_at=1), ("p",))
@@ -242,7 +242,7 @@ async def test_a_deleted_server_leaves_no_catalogue_pin_or_secret(
     assert not await store.delete("beta", added.id)
     assert await store.delete("acme", added.id)
     assert not await store.delete("acme", added.id)
-    keys = [key for key, _ in await everything(records, "acme")]
+    keys = [key for key, _ in await stored_entries(records, "acme")]
     assert len(keys) == 5
     assert not any(added.id in key or key.startswith("secrets") for key in keys)
     assert await store.servers("acme") == [other]
@@ -301,7 +301,7 @@ async def test_servers_of_the_configuration_come_first(
         ChangeCounter(records, memory_shared_store),
         configured=OfAcme(configured, helper),
     )
-    added = await store.create(draft())
+    added = await store.create(new_registration())
 
     assert await store.servers("acme") == [configured, added]
     assert await store.server("acme", configured.id) == configured
@@ -309,7 +309,7 @@ async def test_servers_of_the_configuration_come_first(
     assert await store.agents("acme") == [helper]
     assert store.configured_tenants == {"acme"}
     with pytest.raises(NameTaken):
-        await store.create(draft("files"))
+        await store.create(new_registration("files"))
     with pytest.raises(NameTaken):
         await store.create_agent(agent("claude"))
     with pytest.raises(RegistrationChanged):
@@ -318,7 +318,7 @@ async def test_servers_of_the_configuration_come_first(
     assert configured.id == configured_id("acme", "files") != configured_id("beta", "files")
 
 
-def listed(*tools: Any) -> Listed:
+def fetched_lists(*tools: Any) -> Listed:
     """What a fetch brought."""
     definitions, left_out = read_list("tools", tools)
     server = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
@@ -329,8 +329,8 @@ def listed(*tools: Any) -> Listed:
 
 async def test_a_catalogue_is_read_as_it_was_stored(store: UpstreamStore) -> None:
     """The tenant's, and those of callers, who never see each other's."""
-    server = await store.create(draft())
-    new_catalogue, _ = assembled(server, listed(tool("a"), {}), Pins(), None, now=5.0)
+    server = await store.create(new_registration())
+    new_catalogue, _ = assembled(server, fetched_lists(tool("a"), {}), Pins(), None, now=5.0)
     alice = msgspec.structs.replace(new_catalogue, instructions="alice")
     await store.catalogues.put("acme", new_catalogue)
     await store.catalogues.put("acme", alice, ("acme", "alice"))
@@ -343,8 +343,10 @@ async def test_a_catalogue_is_read_as_it_was_stored(store: UpstreamStore) -> Non
 
 async def test_an_accepted_definition_is_offered_at_once(store: UpstreamStore) -> None:
     """It needs no fetch; if a digest is given, only that definition is accepted."""
-    server = await store.create(draft(pin="review"))
-    new_catalogue, pins = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
+    server = await store.create(new_registration(pin="review"))
+    new_catalogue, pins = assembled(
+        server, fetched_lists(tool("a"), tool("b")), Pins(), None, now=5.0
+    )
     await store.catalogues.put("acme", new_catalogue)
     before = await store.counter.of("acme")
 
@@ -363,9 +365,9 @@ async def test_an_accepted_definition_is_offered_at_once(store: UpstreamStore) -
 
 async def test_a_summary_describes_the_last_catalogue(store: UpstreamStore) -> None:
     """It has the fields that lists of servers show, and none of the definitions."""
-    server = await store.create(draft(pin="review"))
+    server = await store.create(new_registration(pin="review"))
     assert await store.catalogues.summary("acme", server.id) is None
-    new_catalogue, _ = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
+    new_catalogue, _ = assembled(server, fetched_lists(tool("a"), tool("b")), Pins(), None, now=5.0)
     failing = msgspec.structs.replace(new_catalogue, failing_since=6.0, failure="It is down.")
     await store.catalogues.put("acme", failing)
 
@@ -379,7 +381,7 @@ async def test_a_summary_describes_the_last_catalogue(store: UpstreamStore) -> N
 async def test_each_change_is_counted(store: UpstreamStore) -> None:
     """The counters of its tenant and of all grow, so that replicas reload that tenant only."""
     total = await store.counter.of(NO_TENANT)
-    added = await store.create(draft())
+    added = await store.create(new_registration())
     await store.replace(added)
     await store.create_agent(agent("claude"))
 

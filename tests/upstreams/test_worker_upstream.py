@@ -22,7 +22,7 @@ from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import Process, free_port
 from tests.support.programs import command, environment
 from tests.support.server import Server, issuer_settings, running_server
-from tests.upstreams.test_signed_in_upstream import ADD_TOOL, agent_of, crm, listed
+from tests.upstreams.test_signed_in_upstream import ADD_TOOL, agent_of, crm, wait_until_listed
 
 WITHIN_S = 20
 CALLBACK = "http://127.0.0.1/callback"
@@ -163,7 +163,7 @@ def test_the_gate_signs_in_with_a_persons_token(gate: Server, worker: WorkerUpst
         "POST", f"{SERVERS}/{server_shown(gate, 'crm')['id']}/refresh"
     )
     assert refreshed.status == 200, refreshed
-    listed(agent)
+    wait_until_listed(agent)
     first = agent.call(ADD_TOOL, {"number": 1})
     worker.revoke(token)
     refused = agent.call(ADD_TOOL, {"number": 2})

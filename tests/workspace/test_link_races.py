@@ -51,7 +51,7 @@ class Swapper(threading.Thread):
 
 
 @pytest.fixture(params=["kernel", "walk"])
-def spaces(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workspaces]:
+def made_workspaces(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workspaces]:
     if request.param == "kernel" and not kernel_resolves():
         pytest.skip("this kernel has no openat2")
     workspaces_made = Workspaces(tmp_path / "workspaces", resolver=resolver_of(request.param))
@@ -80,7 +80,7 @@ ACTIONS: list[Action] = [
 ]
 
 
-async def attempt(acme: TenantWorkspace, action: Action, number: int = 0) -> str:
+async def action_outcome(acme: TenantWorkspace, action: Action, number: int = 0) -> str:
     """Use the path once during the swaps; return the answer or the kind of the refusal."""
     try:
         return repr(await action(acme, number))
@@ -91,14 +91,14 @@ async def attempt(acme: TenantWorkspace, action: Action, number: int = 0) -> str
 @pytest.mark.requirement("P14", "X1", "P3")
 @pytest.mark.parametrize("target", ["neighbour", "outside"])
 async def test_a_folder_that_turns_into_a_link_is_not_followed(
-    spaces: Workspaces, tmp_path: Path, target: str
+    made_workspaces: Workspaces, tmp_path: Path, target: str
 ) -> None:
     """Reading, writing, making, listing, deleting and counting, while it changes all the time."""
     theirs = tmp_path / ("workspaces/globex" if target == "neighbour" else "outside")
     for path in ("inner", "0/new", "1/kept"):
         (theirs / path).parent.mkdir(parents=True, exist_ok=True)
         (theirs / path).write_bytes(FOREIGN_BYTES)
-    acme = spaces.of("acme")
+    acme = made_workspaces.of("acme")
     await acme.write("spot/inner", OWN_BYTES)
     link = tmp_path / "link"
     link.symlink_to(theirs)
@@ -106,7 +106,7 @@ async def test_a_folder_that_turns_into_a_link_is_not_followed(
     with Swapper(tmp_path / "workspaces/acme/spot", link).running():
         for number in range(ROUNDS):
             for action in ACTIONS:
-                attempted = await attempt(acme, action, number)
+                attempted = await action_outcome(acme, action, number)
                 assert "theirs" not in attempted
                 assert "spot/1/kept" not in attempted
 
@@ -120,16 +120,16 @@ async def test_a_folder_that_turns_into_a_link_is_not_followed(
 
 @pytest.mark.requirement("P14")
 async def test_a_folder_that_vanishes_during_a_walk_is_a_concurrent_change(
-    spaces: Workspaces, tmp_path: Path
+    made_workspaces: Workspaces, tmp_path: Path
 ) -> None:
     """The walk answers the tenant's own files or a refusal, and never an internal failure."""
-    acme = spaces.of("acme")
+    acme = made_workspaces.of("acme")
     await acme.write("spot/inner", OWN_BYTES)
     await acme.write("deep/0/1/2/3/inner", OWN_BYTES)
 
     with Swapper(tmp_path / "workspaces/acme/deep/0", tmp_path / "outside").running():
         reasons = {
-            await attempt(acme, lambda acme, _: acme.stat("deep/0/1/2/3/inner"))
+            await action_outcome(acme, lambda acme, _: acme.stat("deep/0/1/2/3/inner"))
             for _ in range(ROUNDS * len(ACTIONS))
         }
 
@@ -153,11 +153,11 @@ async def test_a_path_that_leads_out_is_never_opened(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("P14")
 async def test_a_file_that_turns_into_a_link_is_never_read_through(
-    spaces: Workspaces, tmp_path: Path
+    made_workspaces: Workspaces, tmp_path: Path
 ) -> None:
     """A read returns the tenant's own content, and a write replaces the link."""
     (tmp_path / "theirs").write_bytes(FOREIGN_BYTES)
-    acme = spaces.of("acme")
+    acme = made_workspaces.of("acme")
     await acme.write("spot", OWN_BYTES)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "theirs")
@@ -169,6 +169,6 @@ async def test_a_file_that_turns_into_a_link_is_never_read_through(
                 lambda acme, _: acme.write("spot", OWN_BYTES),
                 lambda acme, _: acme.append("spot", b""),
             ):
-                assert "theirs" not in await attempt(acme, action)
+                assert "theirs" not in await action_outcome(acme, action)
 
     assert (tmp_path / "theirs").read_bytes() == FOREIGN_BYTES

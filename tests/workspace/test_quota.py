@@ -29,7 +29,7 @@ def processes(root: Path) -> Iterator[list[Workspaces]]:
         workspace.close()
 
 
-def really(root: Path, tenant: str = "acme") -> WorkspaceUsage:
+def usage_on_disk(root: Path, tenant: str = "acme") -> WorkspaceUsage:
     """Return the usage that an independent walk of the folders finds."""
     size = files = 0
     for top in (root / tenant, root / ".gatepost" / tenant / "memory"):
@@ -59,7 +59,7 @@ async def test_concurrent_writes_never_exceed_the_quota(
     ]
 
     assert sorted(await kinds(*attempts)) == ["denied"] * 30 + ["done"] * 10
-    assert really(root) == await spaces[0].usage() == WorkspaceUsage(10_000, 10)
+    assert usage_on_disk(root) == await spaces[0].usage() == WorkspaceUsage(10_000, 10)
 
 
 async def test_folders_and_memories_count_against_the_quota(
@@ -70,11 +70,11 @@ async def test_folders_and_memories_count_against_the_quota(
     await acme.area("memory").write("note", b"x" * 100)
     await acme.write("a/b/c/d", b"1")
     await acme.make_folder("e/f")
-    assert await acme.usage() == really(root) == WorkspaceUsage(101, 7)
+    assert await acme.usage() == usage_on_disk(root) == WorkspaceUsage(101, 7)
     with pytest.raises(ToolFailure, match="7 of 20 files"):
         await acme.write("/".join("zyxwvutsrqponmlkj"), b"1")
 
-    assert await acme.usage() == really(root) == WorkspaceUsage(101, 7)
+    assert await acme.usage() == usage_on_disk(root) == WorkspaceUsage(101, 7)
     assert await processes[0].of("globex").usage() == WorkspaceUsage(0, 0)
 
 
@@ -93,7 +93,7 @@ async def test_a_full_workspace_can_be_emptied(processes: list[Workspaces], root
 
     assert full.value.failure.kind == "denied"
     assert "holds 10000 of 10000 bytes" in full.value.failure.message
-    assert await acme.usage() == really(root) == WorkspaceUsage(10_000, 1)
+    assert await acme.usage() == usage_on_disk(root) == WorkspaceUsage(10_000, 1)
 
 
 async def test_a_write_is_accepted_after_files_were_deleted_outside(
@@ -125,7 +125,7 @@ async def test_a_damaged_usage_count_is_recomputed(root: Path, leftover: bytes) 
     second = Workspaces(root)
     await second.of("acme").write("b", b"45")
 
-    assert await second.of("acme").usage() == really(root) == WorkspaceUsage(5, 2)
+    assert await second.of("acme").usage() == usage_on_disk(root) == WorkspaceUsage(5, 2)
     second.close()
 
 
@@ -185,7 +185,7 @@ async def test_a_write_error_of_the_disk_is_explained(
         assert refused.value.failure.kind == "denied"
 
     assert os.listdir(root / "acme") == ["a"]
-    assert await acme.usage() == really(root) == WorkspaceUsage(1, 1)
+    assert await acme.usage() == usage_on_disk(root) == WorkspaceUsage(1, 1)
     spaces.close()
 
 

@@ -316,12 +316,12 @@ def test_both_path_resolvers_open_the_same_file(parts: list[str]) -> None:
         (top / "a/link").symlink_to("b")
         (top / "link").symlink_to("/")
         (top / "loop").symlink_to("loop")
-        opened_paths = [opened(resolver, top, parts) for resolver in (Kernel(), Walk())]
+        opened_paths = [opened_inode(resolver, top, parts) for resolver in (Kernel(), Walk())]
 
     assert opened_paths[0] == opened_paths[1]
 
 
-def opened(resolver: Resolver, top: Path, parts: list[str]) -> int | None:
+def opened_inode(resolver: Resolver, top: Path, parts: list[str]) -> int | None:
     """The number of the file that is opened."""
     root = os.open(top, os.O_RDONLY)
     try:
@@ -342,7 +342,7 @@ def test_no_handle_is_left_open(root: Path) -> None:
     for resolver in (resolver_of("walk"), resolver_of()):
         handles = len(os.listdir("/dev/fd"))
         for parts in (["a"], ["a", "b"], ["a", "no", "b"], ["no"], ["a"] * 40, []):
-            opened(resolver, root, parts)
+            opened_inode(resolver, root, parts)
         assert len(os.listdir("/dev/fd")) == handles
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from ipaddress import ip_network
 from pathlib import Path
@@ -360,3 +360,14 @@ def _numbers(config: Config) -> Iterator[Problem]:
 def _nearest(name: str, names: set[str] | frozenset[str]) -> str:
     similar = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {similar[0]!r}?" if similar else ""
+
+
+def lines_about(problems: Iterable[Problem]) -> list[str]:
+    """Return one paragraph for each problem, errors first; a hint is an indented line."""
+    lines = []
+    for problem in sorted(problems, key=lambda problem: problem.level != "error"):
+        setting = f" [{problem.setting}]" if problem.setting else ""
+        lines.append(f"{problem.level} {problem.id}{setting}: {problem.message}")
+        if problem.hint:
+            lines.append(f"    {problem.hint}")
+    return lines

@@ -12,7 +12,7 @@ import msgspec
 
 from gatepost.check import file_permissions
 from gatepost.check.pack_loading import Toolbox, load
-from gatepost.check.problems import problems
+from gatepost.check.problems import lines_about, problems
 from gatepost.config.reading import read
 from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
@@ -149,8 +149,5 @@ def checked_configuration(
 
 def show(problems: Iterable[Problem]) -> None:
     """Print one problem per paragraph on standard error, errors first."""
-    for problem in sorted(problems, key=lambda problem: problem.level != "error"):
-        setting = f" [{problem.setting}]" if problem.setting else ""
-        click.echo(f"{problem.level} {problem.id}{setting}: {problem.message}", err=True)
-        if problem.hint:
-            click.echo(f"    {problem.hint}", err=True)
+    for line in lines_about(problems):
+        click.echo(line, err=True)

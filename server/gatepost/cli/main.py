@@ -32,7 +32,7 @@ COMMANDS = {
         "gatepost.dev.command:dev", "Run a complete development server on this machine."
     ),
     "token": CommandEntry(
-        "gatepost.cli.token:token", "Print an access token from the running `gatepost dev`."
+        "gatepost.dev.token_command:token", "Print an access token from the running `gatepost dev`."
     ),
     "serve": CommandEntry("gatepost.cli.serve:serve", "Run the server."),
     "stdio": CommandEntry("gatepost.cli.stdio:stdio", "Serve one caller over stdin and stdout."),

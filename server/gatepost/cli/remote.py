@@ -15,7 +15,7 @@ import msgspec
 
 from gatepost.cli.configuration import nearest, visible
 from gatepost.cli.doctor import STDIN, read_token, tls_context
-from gatepost.cli.token import DEFAULT_STATE, STATE_FILE, DevState
+from gatepost.dev.token_command import DEFAULT_STATE, STATE_FILE, DevState
 from gatepost.doctor.http import Unreachable
 from gatepost.mcp_client.access_tokens import SignedInTokens, no_sign_in
 from gatepost.mcp_client.client_session import GetToken, RemoteSession, RequestFailed, connected

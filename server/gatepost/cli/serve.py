@@ -1,7 +1,5 @@
 """`gatepost serve`: run the server."""
 
-import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +11,7 @@ from gatepost.cli.main import TIMINGS
 from gatepost.config.settings import Config
 from gatepost.runtime.http_server import bind
 from gatepost.runtime.stores import keyring_of
-from gatepost.secrets.keyring import KeyRingError
-from gatepost.serve import ServerSetup, nothing, run
-from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.tools.lifespan import LifespanFailed
+from gatepost.serve import START_ERRORS, ServerSetup, nothing, run
 
 if TYPE_CHECKING:
     from gatepost.cli.timings import StartTimings
@@ -50,47 +45,28 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
         broken = config is None or any(problem.level == "error" for problem in problems)
         return None if broken or config is None else (config, tools)
 
-    try:
-        keyring = keyring_of(config)
-    except KeyRingError as error:
-        raise click.ClickException(str(error)) from None
-    sock = listening(config.listen.host, config.listen.port, "listen.port")
-    address = config.metrics_address
-    metrics = listening(address.host, address.port, "listen.metrics") if address else None
-    part_done("key ring and sockets")
-
     def announce() -> None:
         click.echo(f"Gatepost is ready at {config.resource}")
         if timings is not None:
             timings.part_done("ready")
             click.echo("\n".join(timings.table()))
 
-    setup = ServerSetup(
-        config=config,
-        toolbox=toolbox,
-        keyring=keyring,
-        sock=sock,
-        reread=reread,
-        metrics=metrics,
-        part_done=part_done,
-    )
-    raise click.exceptions.Exit(running(setup, announce))
-
-
-def running(setup: ServerSetup, announce: Callable[[], object]) -> int:
-    """Serve until a signal and return the exit code; store errors become messages."""
+    address = config.metrics_address
     try:
-        return run(setup, announce)
-    except (StoreRefused, StoreUnavailable, LifespanFailed) as error:
+        keyring = keyring_of(config)
+        sock = bind(config.listen.host, config.listen.port)
+        metrics = bind(address.host, address.port, "listen.metrics") if address else None
+        part_done("key ring and sockets")
+        setup = ServerSetup(
+            config=config,
+            toolbox=toolbox,
+            keyring=keyring,
+            sock=sock,
+            reread=reread,
+            metrics=metrics,
+            part_done=part_done,
+        )
+        code = run(setup, announce)
+    except START_ERRORS as error:
         raise click.ClickException(str(error)) from None
-
-
-def listening(host: str, port: int, setting: str) -> socket.socket:
-    """Return the listening socket; raises ClickException with the reason."""
-    try:
-        return bind(host, port)
-    except OSError as error:
-        raise click.ClickException(
-            f"cannot listen on {host} port {port} ({setting}): {error.strerror}. "
-            "Is another server running there?"
-        ) from None
+    raise click.exceptions.Exit(code)

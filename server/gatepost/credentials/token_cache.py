@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from secrets import token_hex
 
 import msgspec
@@ -117,7 +118,7 @@ class TokenCache:
 
     def wake_ups(self) -> WakeUps:
         """Return what wakes a task when a process has renewed the token, or could not."""
-        return WakeUps(self._shared_store, SUBJECT, message=self._key.encode())
+        return WakeUps(partial(self._shared_store.follow, SUBJECT), message=self._key.encode())
 
     async def _stored(self, token_entry: TokenEntry, refused: str) -> CachedToken | None:
         """Return the stored token if it is valid; it is in the redaction set from then on."""

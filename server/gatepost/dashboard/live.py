@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 from gatepost.background import TaskSet, started
 from gatepost.policy.approvals.notifications import TOPIC
@@ -58,7 +59,7 @@ class LiveInbox:
             self._closing.keep(pages.task)
 
     async def _look(self, tenant: str, pages: "_OpenPages") -> None:
-        async with WakeUps(self._shared_store.of(tenant), TOPIC) as wake_ups:
+        async with WakeUps(partial(self._shared_store.of(tenant).follow, TOPIC)) as wake_ups:
             while True:
                 try:
                     pages.show(await self._approvals.waiting_page(tenant))

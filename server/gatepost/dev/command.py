@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,7 @@ import click
 import msgspec
 
 from gatepost.check.pack_loading import Toolbox, load
-from gatepost.check.problems import problems
-from gatepost.cli.configuration import show
-from gatepost.cli.serve import listening, running
-from gatepost.cli.token import DEFAULT_STATE
+from gatepost.check.problems import lines_about, problems
 from gatepost.config.settings import Config
 from gatepost.dev.composition import (
     HOST,
@@ -32,10 +30,13 @@ from gatepost.dev.composition import (
 from gatepost.dev.given_settings import given_settings
 from gatepost.dev.imitating import scopes_of
 from gatepost.dev.source_watch import SourceWatch
+from gatepost.dev.token_command import DEFAULT_STATE
 from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
 from gatepost.dev.welcome import lines
-from gatepost.secrets.keyring import KeyRing, KeyRingError
-from gatepost.serve import ServerSetup
+from gatepost.runtime.http_server import bind
+from gatepost.secrets.keyring import KeyRing
+from gatepost.serve import START_ERRORS, ServerSetup
+from gatepost.serve import run as serve
 from gatepost_authz.config import Problem
 from gatepost_keys.imitation import DEVELOPMENT, IMITATIONS, Imitation, nearest
 from gatepost_keys.issuer.mount import routes
@@ -122,11 +123,14 @@ def dev(port: int, files: tuple[str, ...], state: Path, **options: Any) -> None:
         any_scope=options["reload"],
     )
     served = dev_upstreams(options["upstreams"], options["file"])
-    run(
-        DevOptions(
-            port, files, state, issuer_options, served, options["settings"], options["reload"]
-        )
+    dev_options = DevOptions(
+        port, files, state, issuer_options, served, options["settings"], options["reload"]
     )
+    try:
+        code = run(dev_options)
+    except START_ERRORS as error:
+        raise click.ClickException(str(error)) from None
+    raise click.exceptions.Exit(code)
 
 
 def imitation_of(provider: str, *, opaque: bool) -> Imitation:
@@ -185,13 +189,8 @@ class DevOptions(msgspec.Struct, frozen=True):
         """Read everything again after a change; None if there are errors, which are printed."""
         watch.forget_modules()
         config, toolbox, problems_found = self.configuration(port)
-        errors = [
-            problem
-            for problem in (*problems_found, *problems(config, toolbox))
-            if problem.level == "error"
-        ]
-        show(errors)
-        return None if errors else (config, toolbox)
+        broken = has_errors([*problems_found, *problems(config, toolbox)])
+        return None if broken else (config, toolbox)
 
     def watch(self, config: Config) -> SourceWatch:
         """Return the watch over the author's files and the configuration."""
@@ -201,10 +200,18 @@ class DevOptions(msgspec.Struct, frozen=True):
         return SourceWatch(sources, lambda: os.kill(os.getpid(), signal.SIGHUP))
 
 
-def run(options: DevOptions) -> None:
-    """Run the development server with these options."""
+def has_errors(problems: Sequence[Problem]) -> bool:
+    """Print the errors among these problems; return whether there are any."""
+    errors = [problem for problem in problems if problem.level == "error"]
+    for line in lines_about(errors):
+        click.echo(line, err=True)
+    return bool(errors)
+
+
+def run(options: DevOptions) -> int:
+    """Run the development server until a signal and return its exit code."""
     state, issuer_options = options.state, options.issuer_options
-    sock = listening(HOST, options.port, "--port")
+    sock = bind(HOST, options.port, "--port")
     port = sock.getsockname()[1]
     config, toolbox, problems_found = options.configuration(port)
     scopes = toolbox.declared_scopes
@@ -214,14 +221,8 @@ def run(options: DevOptions) -> None:
     if reasons := locked(config, plan, os.environ):
         raise click.ClickException("; ".join(reasons))
     secrets = prepared(state, issuer_options.imitation)
-    errors = [
-        problem
-        for problem in (*problems_found, *problems(config, toolbox))
-        if problem.level == "error"
-    ]
-    if errors:
-        show(errors)
-        raise click.exceptions.Exit(1)
+    if has_errors([*problems_found, *problems(config, toolbox)]):
+        return 1
     issuer = dev_issuer(config, scopes, issuer_options, client_secrets=secrets)
     keyring, written = written_state(state, config, issuer)
 
@@ -238,17 +239,16 @@ def run(options: DevOptions) -> None:
         keyring=keyring,
         sock=sock,
         reread=partial(options.reloaded, port, watch) if options.reload else None,
-        metrics=listening(address.host, address.port, "listen.metrics") if address else None,
+        metrics=bind(address.host, address.port, "listen.metrics") if address else None,
         development_issuer=routes(issuer),
     )
     if options.reload:
         watch.start()
     try:
-        code = running(setup, announce)
+        return serve(setup, announce)
     finally:
         watch.stop()
         forget_state(written, issuer)
-    raise click.exceptions.Exit(code)
 
 
 def welcome(config: Config, issuer: IssuerSettings, toolbox: Toolbox, state: Path) -> list[str]:
@@ -280,8 +280,6 @@ def written_state(state: Path, config: Config, issuer: IssuerSettings) -> tuple[
         keyring = dev_ring(state)
         write_settings(state, config)
         return keyring, write_state(state, config, issuer)
-    except KeyRingError as error:
-        raise click.ClickException(str(error)) from None
     except OSError as error:
         raise unusable(state, error) from None
 

@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from gatepost.cli.token import STATE_FILE, DevState
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.config.pack_registration import registrations
 from gatepost.config.settings import (
@@ -30,6 +29,7 @@ from gatepost.dev.imitating import (
     issuer_table,
     static_clients,
 )
+from gatepost.dev.token_command import STATE_FILE, DevState
 from gatepost.dev.upstreams import (
     ADMIN_SCOPE,
     DEV_TENANTS,

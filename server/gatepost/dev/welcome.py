@@ -6,7 +6,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from gatepost.cli.token import DEFAULT_STATE
 from gatepost.config.settings import Config
 from gatepost.dev.imitating import (
     APP_CLIENT,
@@ -16,6 +15,7 @@ from gatepost.dev.imitating import (
     sign_in_scopes,
     tables,
 )
+from gatepost.dev.token_command import DEFAULT_STATE
 from gatepost_keys.imitation import DEVELOPMENT
 from gatepost_keys.imitation.facts import api_of
 from gatepost_keys.issuer.settings import IssuerSettings

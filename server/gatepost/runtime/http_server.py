@@ -255,8 +255,22 @@ def listen_config(
     )
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; raises OSError (port in use, no such address)."""
+class ListenError(Exception):
+    """An address cannot be listened on; the text names it, its setting and the reason."""
+
+
+def bind(host: str, port: int, setting: str = "listen.port") -> socket.socket:
+    """Return a listening socket; raises ListenError (port in use, no such address)."""
+    try:
+        return _bound(host, port)
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen on {host} port {port} ({setting}): {error.strerror}. "
+            "Is another server running there?"
+        ) from None
+
+
+def _bound(host: str, port: int) -> socket.socket:
     family, kind, proto, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from gatepost.background import during
 from gatepost.storage.entries import NO_TENANT
@@ -35,7 +36,7 @@ class ChangePoller:
 
     def __init__(self, records: Records, shared_store: SharedStore) -> None:
         self._records = records
-        self._wake_ups = WakeUps(shared_store.of(NO_TENANT), TOPIC)
+        self._wake_ups = WakeUps(partial(shared_store.of(NO_TENANT).follow, TOPIC))
         self._followers: set[_ChangeFollower] = set()
         self._failing: set[str] = set()
 

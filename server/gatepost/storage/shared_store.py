@@ -11,10 +11,10 @@ import contextlib
 import logging
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -154,24 +154,27 @@ class Wakeable:
 
 class WakeUps(Wakeable):
     """
-    Follows one topic of a tenant's shared store, and wakes one task.
+    Follows messages, and wakes one task.
 
-    A message may be lost, and the shared store may not answer. So the task reads the database
-    whenever `wait` returns, and a wake-up only makes it read sooner. With *message*, no other
-    message wakes the task.
+    *follow* subscribes, for example `partial(shared_store.follow, topic)`. A message may be lost,
+    and the shared store may not answer. So the task reads the database whenever `wait` returns,
+    and a wake-up only makes it read sooner. With *message*, no other message wakes the task.
     """
 
-    __slots__ = ("_message", "_shared_store", "_subscription", "_topic")
+    __slots__ = ("_follow", "_message", "_subscription")
 
     def __init__(
-        self, shared_store: TenantSharedStore, topic: str, *, message: bytes | None = None
+        self,
+        follow: Callable[[Callable[[Any], None]], Awaitable[Subscription]],
+        *,
+        message: object = None,
     ) -> None:
         super().__init__()
-        self._shared_store, self._topic, self._message = shared_store, topic, message
+        self._follow, self._message = follow, message
         self._subscription: Subscription | None = None
 
     async def __aenter__(self) -> Self:
-        """Follow the topic during a block; go on without wake-ups while the shared store is out."""
+        """Follow the messages in a block; go on without them while the shared store is out."""
         await self.follow()
         return self
 
@@ -185,17 +188,17 @@ class WakeUps(Wakeable):
 
     async def follow(self) -> bool:
         """
-        Follow the topic unless this is done already; return False while the shared store is out.
+        Follow the messages unless this is done already; return False while the shared store is out.
         """
         if self._subscription is None:
             try:
-                self._subscription = await self._shared_store.follow(self._topic, self._deliver)
+                self._subscription = await self._follow(self._deliver)
             except StoreUnavailable:
                 log.debug("wake_ups_unavailable")
                 return False
         return True
 
-    def _deliver(self, message: bytes) -> None:
+    def _deliver(self, message: object) -> None:
         if self._message is None or message == self._message:
             self._woken.set()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.client import RawAnswer, RestAnswer, RestClient, request
-from tests.support.internet import ScriptedServer, result
+from tests.support.internet import ScriptedServer, result_answer
 from tests.support.issuers import AsgiServer, Idp, Receive, Scope, Send
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -31,7 +31,7 @@ def tool(name: str = "act", **more: Any) -> dict[str, Any]:
     return {"name": name, "description": "Act.", "inputSchema": {"type": "object"}} | more
 
 
-def said(text: str) -> dict[str, Any]:
+def text_result(text: str) -> dict[str, Any]:
     """The result of a tool that says something."""
     return {"content": [{"type": "text", "text": text}]}
 
@@ -47,8 +47,8 @@ class HostileUpstream:
     def upstream(self, name: str) -> ScriptedServer:
         """A new well-behaved server with the tool `act`."""
         made = self.upstreams[name] = ScriptedServer()
-        made.answers["tools/list"] = result({"tools": [tool()]})
-        made.answers["tools/call"] = result(said(f"done by {name}"))
+        made.answers["tools/list"] = result_answer({"tools": [tool()]})
+        made.answers["tools/call"] = result_answer(text_result(f"done by {name}"))
         return made
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,7 +105,7 @@ def answer_in(raw: RawAnswer) -> Any:
     return json.loads([line[6:] for line in text.splitlines() if line.startswith("data: {")][-1])
 
 
-class UpstreamScene:
+class UpstreamDeployment:
     """The gate, the upstreams, and the people of `acme` and `globex`."""
 
     def __init__(self, gate: Server, upstream_app: HostileUpstream, origin: str) -> None:
@@ -185,7 +185,7 @@ class UpstreamScene:
         assert max(lags) < LAG_S, f"the loop stood still for {max(lags):.1f} s"
 
 
-def begun(user: UpstreamUser, name: str, arguments: bytes = b"{}") -> socket.socket:
+def begun_call(user: UpstreamUser, name: str, arguments: bytes = b"{}") -> socket.socket:
     """Send a call and return its connection, from which no answer is read."""
     client = user.server.client
     head = [("Host", client.authority), ("Authorization", f"Bearer {user.token}")]
@@ -201,13 +201,13 @@ def outcome_of(answer: RestAnswer) -> tuple[int, str]:
 
 
 @contextmanager
-def scene_of(
+def deployment_of(
     idp: Idp,
     good: Mapping[str, Any] = NOTHING_MORE,
     hosts: Sequence[str] = (),
     more: Sequence[Mapping[str, Any]] = (),
     **settings: Any,
-) -> Iterator[UpstreamScene]:
+) -> Iterator[UpstreamDeployment]:
     """
     A scene with one good upstream that the configuration gives both tenants.
 
@@ -229,13 +229,13 @@ def scene_of(
             scopes={"admin": ADMIN},
             **{"upstreams": tables} | settings,
         ) as gate:
-            scene = UpstreamScene(gate, upstream_app, server.url)
+            scene = UpstreamDeployment(gate, upstream_app, server.url)
             for tenant in ("acme", "globex"):
                 scene.offered(scene.of(tenant), "mcp_good__act")
             yield scene
 
 
 @pytest.fixture(scope="module")
-def scene(idp: Idp) -> Iterator[UpstreamScene]:
-    with scene_of(idp) as made:
+def deployment(idp: Idp) -> Iterator[UpstreamDeployment]:
+    with deployment_of(idp) as made:
         yield made

@@ -8,18 +8,31 @@ import pytest
 from gatepost.upstreams.fetch import MAX_ITEMS
 from tests.attacks.upstreams.conftest import (
     SERVERS,
-    UpstreamScene,
+    UpstreamDeployment,
     UpstreamUser,
     answer_in,
-    said,
+    text_result,
     tool,
 )
-from tests.attacks.upstreams.test_upstreams import NESTED_JSON, endless, endless_line, typed
-from tests.support.internet import Answer, Posted, begin, finish, more, raw, result
+from tests.attacks.upstreams.test_upstreams import (
+    NESTED_JSON,
+    answer_of_type,
+    endless,
+    endless_line,
+)
+from tests.support.internet import (
+    Answer,
+    Posted,
+    begin_answer,
+    finish_answer,
+    raw_answer,
+    result_answer,
+    send_more,
+)
 from tests.support.issuers import Send
 
 
-def deep(levels: int) -> dict[str, Any]:
+def nested_schema(levels: int) -> dict[str, Any]:
     """A schema of schemas."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(levels):
@@ -27,7 +40,7 @@ def deep(levels: int) -> dict[str, Any]:
     return schema
 
 
-def forks(levels: int) -> dict[str, Any]:
+def branching_schema(levels: int) -> dict[str, Any]:
     """Each level of a value has two ways to be right, so that there are 2**levels in all."""
     schema: dict[str, Any] = {"const": "never"}
     for _ in range(levels):
@@ -40,45 +53,45 @@ async def many_tools(posted: Posted, send: Send) -> None:
     """100,000 tools, a thousand a page."""
     page = int(posted.body["params"].get("cursor", "0"))
     tools = [tool(f"t{page}_{at}") for at in range(1_000)]
-    await result({"tools": tools, "nextCursor": str(page + 1)})(posted, send)
+    await result_answer({"tools": tools, "nextCursor": str(page + 1)})(posted, send)
 
 
 async def many_tools_at_once(posted: Posted, send: Send) -> None:
-    await result({"tools": [tool(f"t{at}") for at in range(100_000)]})(posted, send)
+    await result_answer({"tools": [tool(f"t{at}") for at in range(100_000)]})(posted, send)
 
 
-async def novel(posted: Posted, send: Send) -> None:
+async def send_long_description(posted: Posted, send: Send) -> None:
     """A description of 100 MB."""
-    await begin(send)
+    await begin_answer(send)
     head = b'{"jsonrpc":"2.0","id":%d,"result":{"tools":[{"name":"act","description":"'
-    await more(send, head % posted.id)
+    await send_more(send, head % posted.id)
     for _ in range(100):
-        await more(send, b"d" * 1_000_000)
-    await finish(send, b'","inputSchema":{"type":"object"}}]}}')
+        await send_more(send, b"d" * 1_000_000)
+    await finish_answer(send, b'","inputSchema":{"type":"object"}}]}}')
 
 
-async def circle(posted: Posted, send: Send) -> None:
-    await result({"tools": [tool()], "nextCursor": "again"})(posted, send)
+async def send_repeated_cursor(posted: Posted, send: Send) -> None:
+    await result_answer({"tools": [tool()], "nextCursor": "again"})(posted, send)
 
 
 def listing(*tools: Any, **members: Any) -> Answer:
-    return result({"tools": list(tools), **members})
+    return result_answer({"tools": list(tools), **members})
 
 
 HIDDEN_CHARACTERS = "\U000e0049\U000e0047\u202e\u200b"
 CATALOGUES: dict[str, tuple[Answer, int, set[str]]] = {
     "100,000 tools": (many_tools, 200, {"mcp_hostile__t0_0"}),
     "100,000 tools at once": (many_tools_at_once, 502, set()),
-    "a description of 100 MB": (novel, 502, set()),
-    "invalid JSON": (raw(b"{"), 502, set()),
-    "deep JSON": (raw(NESTED_JSON), 502, set()),
+    "a description of 100 MB": (send_long_description, 502, set()),
+    "invalid JSON": (raw_answer(b"{"), 502, set()),
+    "deep JSON": (raw_answer(NESTED_JSON), 502, set()),
     "endless": (endless, 502, set()),
     "an endless line": (endless_line, 502, set()),
-    "HTML": (typed("text/html"), 502, set()),
-    "a circle": (circle, 200, {"mcp_hostile__act"}),
+    "HTML": (answer_of_type("text/html"), 502, set()),
+    "a circle": (send_repeated_cursor, 200, {"mcp_hostile__act"}),
     "a cursor of another type": (listing(tool(), nextCursor={"a": 1}), 502, set()),
     "a huge cursor": (listing(tool(), nextCursor="c" * 5_000), 502, set()),
-    "no list": (result({"tools": {"act": {}}}), 502, set()),
+    "no list": (result_answer({"tools": {"act": {}}}), 502, set()),
     "items of other types": (listing(None, 7, [], {}, "x", tool()), 200, {"mcp_hostile__act"}),
     "one name twice": (
         listing(tool(), tool(description="Another one.")),
@@ -91,17 +104,17 @@ CATALOGUES: dict[str, tuple[Answer, int, set[str]]] = {
         {"mcp_hostile__act"},
     ),
     "a schema that is too deep": (
-        listing(tool("deep", inputSchema=deep(100)), tool()),
+        listing(tool("deep", inputSchema=nested_schema(100)), tool()),
         200,
         {"mcp_hostile__act"},
     ),
     "a schema deeper than any message": (
-        listing(tool("deep", inputSchema=deep(300)), tool()),
+        listing(tool("deep", inputSchema=nested_schema(300)), tool()),
         502,
         set(),
     ),
     "a deep member beside the list": (
-        listing(tool(), _meta={"a": deep(100)}),
+        listing(tool(), _meta={"a": nested_schema(100)}),
         502,
         set(),
     ),
@@ -128,22 +141,22 @@ def tools_of(user: UpstreamUser) -> set[str]:
 
 @pytest.mark.parametrize("name", CATALOGUES)
 def test_a_hostile_catalogue_does_not_affect_other_upstreams(
-    scene: UpstreamScene, name: str
+    deployment: UpstreamDeployment, name: str
 ) -> None:
     """The whole catalogue is refused with 502, or only its good tools are offered."""
     answer, status, offered = CATALOGUES[name]
-    _, user, identity = scene.registered("hostile", answers={"tools/list": answer})
+    _, user, identity = deployment.registered("hostile", answers={"tools/list": answer})
     try:
-        with scene.never_stands_still():
+        with deployment.never_stands_still():
             heard = user.refresh(identity)
-            scene.others_go_on()
+            deployment.others_go_on()
         assert heard.status == status, heard.json
         if status == 502:
             assert heard.error == (502, "upstream_unreachable")
             assert heard.raw.field("www-authenticate") is None
             assert tools_of(user) == set()
         else:
-            scene.until(lambda: tools_of(user) >= offered)
+            deployment.until(lambda: tools_of(user) >= offered)
             names = tools_of(user)
             assert len(names) <= MAX_ITEMS
             assert all(len(name) <= 64 and name.replace("_", "a").isalnum() for name in names)
@@ -174,36 +187,38 @@ SLOW_SCHEMAS: dict[str, tuple[dict[str, Any], Any]] = {
         {"properties": {"a": {"type": "array", "uniqueItems": True}}},
         {"a": [{"n": at} for at in range(5_000)]},
     ),
-    "forks": (forks(10), {"a": msgspec.json.decode(b'{"a":' * 30 + b"1" + b"}" * 30)}),
+    "forks": (branching_schema(10), {"a": msgspec.json.decode(b'{"a":' * 30 + b"1" + b"}" * 30)}),
 }
 
 
 @pytest.mark.parametrize("which", ["inputSchema", "outputSchema"])
 @pytest.mark.parametrize("name", SLOW_SCHEMAS)
 def test_a_schema_that_takes_for_ever_delays_no_other_caller(
-    scene: UpstreamScene, name: str, which: str
+    deployment: UpstreamDeployment, name: str, which: str
 ) -> None:
     """This holds for a caller's arguments and for the upstream's own answer."""
     schema, value = {"type": "object", **SLOW_SCHEMAS[name][0]}, SLOW_SCHEMAS[name][1]
     tools = listing(tool("slow", **{which: schema}), tool())
-    upstream, user, identity = scene.registered("hostile", answers={"tools/list": tools})
+    upstream, user, identity = deployment.registered("hostile", answers={"tools/list": tools})
     try:
-        upstream.answers["tools/call"] = result(said("x") | {"structuredContent": value})
-        with scene.never_stands_still():
+        upstream.answers["tools/call"] = result_answer(
+            text_result("x") | {"structuredContent": value}
+        )
+        with deployment.never_stands_still():
             assert user.refresh(identity).status == 200
-            scene.offered(user, "mcp_hostile__act")
+            deployment.offered(user, "mcp_hostile__act")
             is_offered = "mcp_hostile__slow" in user.names()
             assert not (is_offered and name == "many alternatives")
             if is_offered:
                 heard = user.call("mcp_hostile__slow", value if which == "inputSchema" else {})
                 assert heard.status in {200, 422, 500}, heard
                 assert heard.status == 200 or len(heard.raw.body) < 100_000
-            scene.others_go_on()
+            deployment.others_go_on()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_a_catalogue_is_listed_without_hidden_characters(scene: UpstreamScene) -> None:
+def test_a_catalogue_is_listed_without_hidden_characters(deployment: UpstreamDeployment) -> None:
     """Texts are cleaned, and the list is private whatever cache scope the server sends."""
     tools = listing(
         tool(
@@ -225,10 +240,10 @@ def test_a_catalogue_is_listed_without_hidden_characters(scene: UpstreamScene) -
         cacheScope="public",
         ttlMs=0,
     )
-    _, user, identity = scene.registered("hostile", answers={"tools/list": tools})
+    _, user, identity = deployment.registered("hostile", answers={"tools/list": tools})
     try:
         assert user.refresh(identity).status == 200
-        scene.offered(user, "mcp_hostile__act")
+        deployment.offered(user, "mcp_hostile__act")
         raw_list = user.server.client.ask(user.token, "tools/list")
         listed = answer_in(raw_list)["result"]
         assert listed["cacheScope"] == "private"

@@ -16,11 +16,11 @@ from gatepost.upstreams.calls import parked
 from tests.attacks.upstreams.conftest import (
     SERVERS,
     WITHIN_S,
-    UpstreamScene,
+    UpstreamDeployment,
     UpstreamUser,
-    scene_of,
+    deployment_of,
 )
-from tests.support.internet import EVENTS, Posted, begin, event, stall
+from tests.support.internet import EVENTS, Posted, begin_answer, event_bytes, stall
 from tests.support.issuers import Idp, Send
 
 QUESTION = {
@@ -70,80 +70,84 @@ class StalledStream:
         self.opened, self.closed = threading.Event(), threading.Event()
 
     async def __call__(self, posted: Posted, send: Send) -> None:
-        await begin(send, kind=EVENTS)
+        await begin_answer(send, kind=EVENTS)
         for message in self.first:
-            await send({"type": "http.response.body", "body": event(message), "more_body": True})
+            await send(
+                {"type": "http.response.body", "body": event_bytes(message), "more_body": True}
+            )
         self.opened.set()
         await stall(posted)
         self.closed.set()
 
 
 @pytest.fixture
-def scene(idp: Idp) -> Iterator[UpstreamScene]:
-    with scene_of(idp) as scene:
+def deployment(idp: Idp) -> Iterator[UpstreamDeployment]:
+    with deployment_of(idp) as scene:
         yield scene
 
 
-def suspend(scene: UpstreamScene, tenants: Iterable[str]) -> None:
+def suspend(deployment: UpstreamDeployment, tenants: Iterable[str]) -> None:
     """Suspend tenants as a reload of the configuration does."""
 
     async def order() -> None:
-        scene.gate.services.revocations.configure(tenants)
+        deployment.gate.services.revocations.configure(tenants)
 
-    scene.gate.run(order())
-
-
-def parked_calls(scene: UpstreamScene) -> int:
-    return len(scene.gate.services.upstreams.services.calls.parked)
+    deployment.gate.run(order())
 
 
-def asks(scene: UpstreamScene, *people: UpstreamUser) -> list[StalledStream]:
+def parked_calls(deployment: UpstreamDeployment) -> int:
+    return len(deployment.gate.services.upstreams.services.calls.parked)
+
+
+def park_calls(deployment: UpstreamDeployment, *people: UpstreamUser) -> list[StalledStream]:
     """Each of these people of one tenant has a parked call; what their upstream holds."""
-    upstream, user, identity = scene.registered("asks", sessions=map(str, range(9)))
+    upstream, user, identity = deployment.registered("asks", sessions=map(str, range(9)))
     assert user.refresh(identity).status == 200
-    scene.offered(user, "mcp_asks__act")
+    deployment.offered(user, "mcp_asks__act")
     parked = []
     for person in people:
         parked.append(StalledStream(QUESTION))
         upstream.answers["tools/call"] = parked[-1]
         answer = person.run("mcp_asks__act")["result"]
         assert answer["resultType"] == "input_required", answer
-    assert parked_calls(scene) == len(people)
+    assert parked_calls(deployment) == len(people)
     return parked
 
 
-def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: UpstreamScene) -> None:
-    alice, bob = (scene.of("acme", "asks", sub=name) for name in ("alice", "bob"))
-    of_alice, of_bob = asks(scene, alice, bob)
+def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(
+    deployment: UpstreamDeployment,
+) -> None:
+    alice, bob = (deployment.of("acme", "asks", sub=name) for name in ("alice", "bob"))
+    of_alice, of_bob = park_calls(deployment, alice, bob)
     selectors = RevocationRecord(
         id="", tenant="acme", subject="alice", created_at=0.0, created_by="test"
     )
     order = revocation(
         selectors, now=time.time(), leeway_s=0, longest_s=3_600, kept_s=3_600, block_s=0
     )
-    services = scene.gate.services
+    services = deployment.gate.services
 
-    scene.gate.run(services.records.revocations.put(order))
-    scene.gate.run(services.revocations.look())
+    deployment.gate.run(services.records.revocations.put(order))
+    deployment.gate.run(services.revocations.look())
 
     assert of_alice.closed.wait(WITHIN_S)
-    assert parked_calls(scene) == 1
+    assert parked_calls(deployment) == 1
     assert not of_bob.closed.is_set()
 
 
 def test_a_parked_call_ends_with_its_token(
-    scene: UpstreamScene, monkeypatch: pytest.MonkeyPatch
+    deployment: UpstreamDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets the same leeway as a running call; a parked call with a newer token continues."""
     monkeypatch.setattr(parked, "GRACE_S", 0.5)
     soon = int(time.time()) + 4
-    alice = scene.of("acme", "asks", sub="alice", exp=soon)
-    bob = scene.of("acme", "asks", sub="bob")
-    of_alice, of_bob = asks(scene, alice, bob)
+    alice = deployment.of("acme", "asks", sub="alice", exp=soon)
+    bob = deployment.of("acme", "asks", sub="bob")
+    of_alice, of_bob = park_calls(deployment, alice, bob)
 
     assert of_alice.closed.wait(WITHIN_S)
     assert time.time() >= soon
-    assert parked_calls(scene) == 1
+    assert parked_calls(deployment) == 1
     assert not of_bob.closed.is_set()
 
 
@@ -157,7 +161,7 @@ def test_a_suspension_ends_the_programs_of_parked_calls(idp: Idp, tmp_path: Path
         "command": sys.executable,
         "args": [str(script)],
     }
-    with scene_of(idp, more=[table]) as scene:
+    with deployment_of(idp, more=[table]) as scene:
         processes = {}
         for tenant in ("acme", "globex"):
             user = scene.of(tenant, "notes")
@@ -175,45 +179,47 @@ def test_a_suspension_ends_the_programs_of_parked_calls(idp: Idp, tmp_path: Path
         assert all(process.exists() for process in processes["globex"])
 
 
-def test_a_suspension_ends_a_parked_call(scene: UpstreamScene) -> None:
+def test_a_suspension_ends_a_parked_call(deployment: UpstreamDeployment) -> None:
     """The upstream's stream is closed, and the other tenant's parked call continues."""
     parked = {}
     for tenant in ("acme", "globex"):
         sessions = ["one", "two", "three"]
-        upstream, user, identity = scene.registered(f"asks_{tenant}", tenant, sessions=sessions)
+        upstream, user, identity = deployment.registered(
+            f"asks_{tenant}", tenant, sessions=sessions
+        )
         upstream.answers["tools/call"] = parked[tenant] = StalledStream(QUESTION)
         assert user.refresh(identity).status == 200
-        scene.offered(user, f"mcp_asks_{tenant}__act")
+        deployment.offered(user, f"mcp_asks_{tenant}__act")
         answer = user.run(f"mcp_asks_{tenant}__act")["result"]
         heard = [
             (request.method, request.headers.get("mcp-session-id")) for request in upstream.seen
         ]
         assert answer["resultType"] == "input_required", (answer, heard)
         assert answer["requestState"]
-    assert parked_calls(scene) == 2
+    assert parked_calls(deployment) == 2
     assert not parked["acme"].closed.is_set()
 
-    suspend(scene, ["acme"])
+    suspend(deployment, ["acme"])
 
     assert parked["acme"].closed.wait(WITHIN_S)
-    assert parked_calls(scene) == 1
+    assert parked_calls(deployment) == 1
     assert not parked["globex"].closed.is_set()
 
 
-def test_a_suspension_ends_running_calls_and_streams(scene: UpstreamScene) -> None:
+def test_a_suspension_ends_running_calls_and_streams(deployment: UpstreamDeployment) -> None:
     """Background tasks end too: no list is fetched, and no change is followed."""
-    upstream, user, identity = scene.registered("slow")
+    upstream, user, identity = deployment.registered("slow")
     calls, stream = StalledStream(), StalledStream()
     upstream.answers["tools/call"] = calls
     upstream.answers["subscriptions/listen"] = stream
     assert user.refresh(identity).status == 200
-    scene.offered(user, "mcp_slow__act")
+    deployment.offered(user, "mcp_slow__act")
     assert stream.opened.wait(WITHIN_S)
     caller = threading.Thread(target=lambda: user.call("mcp_slow__act"))
     caller.start()
     assert calls.opened.wait(WITHIN_S)
 
-    suspend(scene, ["acme"])
+    suspend(deployment, ["acme"])
     caller.join(WITHIN_S)
     assert not caller.is_alive()
     assert calls.closed.wait(WITHIN_S)
@@ -223,32 +229,34 @@ def test_a_suspension_ends_running_calls_and_streams(scene: UpstreamScene) -> No
     assert user.refresh(identity).status == 403
     assert user.ask("PATCH", f"{SERVERS}/{identity}", {"description": "d"}).status == 403
     assert len(upstream.seen) == count
-    globex = scene.of("globex")
+    globex = deployment.of("globex")
     assert globex.call("mcp_good__act").status == 200
 
-    suspend(scene, [])
-    scene.offered(scene.of("acme"), "mcp_slow__act")
+    suspend(deployment, [])
+    deployment.offered(deployment.of("acme"), "mcp_slow__act")
 
 
-def test_an_erased_tenant_keeps_no_upstreams(scene: UpstreamScene, tmp_path: Path) -> None:
+def test_an_erased_tenant_keeps_no_upstreams(
+    deployment: UpstreamDeployment, tmp_path: Path
+) -> None:
     """Registrations, catalogues, pins and keys are gone, and no cache restores them."""
-    upstream, user, identity = scene.registered("gone", api_key="sk-to-be-erased-0123")
+    upstream, user, identity = deployment.registered("gone", api_key="sk-to-be-erased-0123")
     assert user.refresh(identity).status == 200
-    scene.offered(user, "mcp_gone__act")
+    deployment.offered(user, "mcp_gone__act")
     assert user.call("mcp_gone__act").status == 200
-    services = scene.gate.services
+    services = deployment.gate.services
 
-    suspend(scene, ["acme"])
+    suspend(deployment, ["acme"])
     erasure = TenantErasure("acme", services.records, services.shared_store, tmp_path)
-    scene.gate.run(erasure.run(lambda line: None))
-    remaining = scene.gate.run(erasure.inventory())
+    deployment.gate.run(erasure.run(lambda line: None))
+    remaining = deployment.gate.run(erasure.inventory())
     assert remaining.is_nothing, remaining
-    suspend(scene, [])
+    suspend(deployment, [])
 
     count = len(upstream.seen)
     assert user.ask("GET", f"{SERVERS}/{identity}").status == 404
-    scene.until(lambda: "mcp_gone__act" not in user.names())
+    deployment.until(lambda: "mcp_gone__act" not in user.names())
     assert user.call("mcp_gone__act").status == 404
     assert len(upstream.seen) == count
-    scene.offered(user, "mcp_good__act")
-    assert scene.of("globex").call("mcp_good__act").status == 200
+    deployment.offered(user, "mcp_good__act")
+    assert deployment.of("globex").call("mcp_good__act").status == 200

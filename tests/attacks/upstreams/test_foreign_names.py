@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.upstreams.conftest import SERVERS, UpstreamScene, UpstreamUser, said, tool
-from tests.support.internet import Posted, result
+from tests.attacks.upstreams.conftest import (
+    SERVERS,
+    UpstreamDeployment,
+    UpstreamUser,
+    text_result,
+    tool,
+)
+from tests.support.internet import Posted, result_answer
 from tests.support.issuers import Send
 
 NAMES = [
@@ -23,11 +29,13 @@ UNPRINTABLE_NAMES = ['act\r\n{"event":"forged"}', "act\0", "act\u202egnp", "act\
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_hostile_server_name_reaches_no_other_path(scene: UpstreamScene, name: str) -> None:
+def test_a_hostile_server_name_reaches_no_other_path(
+    deployment: UpstreamDeployment, name: str
+) -> None:
     """Its tools get plain names, and the name itself occurs in JSON only."""
-    upstream = scene.upstream_app.upstream("named")
-    admin = scene.of("acme")
-    response = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("named")})
+    upstream = deployment.upstream_app.upstream("named")
+    admin = deployment.of("acme")
+    response = admin.ask("POST", SERVERS, {"name": name, "url": deployment.url("named")})
     assert response.status in {201, 400}, response
     if response.status == 400:
         assert response.json["field"] == "name"
@@ -37,34 +45,38 @@ def test_a_hostile_server_name_reaches_no_other_path(scene: UpstreamScene, name:
         assert admin.refresh(identity).status == 200
         before = len(upstream.of("tools/call"))
         for path in (f"/tool/{name}/call", f"/tool/mcp_{name}__act/call"):
-            raw = admin.server.client.send("POST", quoted(path), (), b"{}", token=admin.token)
+            raw = admin.server.client.send(
+                "POST", careless_path(path), (), b"{}", token=admin.token
+            )
             assert raw.status in {400, 404, 405}, raw
         assert len(upstream.of("tools/call")) == before
-        lines = [json.loads(line) for line in scene.gate.log().splitlines() if line[:1] == "{"]
+        lines = [json.loads(line) for line in deployment.gate.log().splitlines() if line[:1] == "{"]
         assert not any(line.get("event") == "forged" for line in lines)
-        scene.others_go_on()
+        deployment.others_go_on()
     finally:
         assert admin.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
 @pytest.mark.parametrize("name", UNPRINTABLE_NAMES)
 def test_names_with_control_or_reordering_characters_are_refused(
-    scene: UpstreamScene, name: str
+    deployment: UpstreamDeployment, name: str
 ) -> None:
     """A server with such a name is refused with the field; a tool is left out."""
-    admin = scene.of("acme")
-    response = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("good")})
+    admin = deployment.of("acme")
+    response = admin.ask("POST", SERVERS, {"name": name, "url": deployment.url("good")})
     assert response.status == 400
     assert response.json["error"] in {"invalid_field", "invalid_body"}
-    _, user, identity = scene.registered(
+    _, user, identity = deployment.registered(
         "named",
-        answers={"tools/list": result({"tools": [tool(name.replace("\ud800", "\0")), tool()]})},
+        answers={
+            "tools/list": result_answer({"tools": [tool(name.replace("\ud800", "\0")), tool()]})
+        },
     )
     try:
         assert user.refresh(identity).status == 200
-        scene.offered(user, "mcp_named__act")
+        deployment.offered(user, "mcp_named__act")
         assert len([name for name in user.names() if name.startswith("mcp_named")]) == 1
-        log = scene.gate.log()
+        log = deployment.gate.log()
         assert "\u202e" not in log
         assert "\x1b[2J" not in log
         assert '\n{"event":"forged"}' not in log
@@ -73,14 +85,16 @@ def test_names_with_control_or_reordering_characters_are_refused(
 
 
 @pytest.mark.parametrize("name", [*NAMES, "ACT", "act ", "a" * 2_000])
-def test_a_hostile_tool_name_reaches_no_other_path(scene: UpstreamScene, name: str) -> None:
+def test_a_hostile_tool_name_reaches_no_other_path(
+    deployment: UpstreamDeployment, name: str
+) -> None:
     """The tool gets a plain name, and the upstream is called with its own name."""
-    upstream, user, identity = scene.registered(
-        "named", answers={"tools/list": result({"tools": [tool(name), tool("plain")]})}
+    upstream, user, identity = deployment.registered(
+        "named", answers={"tools/list": result_answer({"tools": [tool(name), tool("plain")]})}
     )
     try:
         assert user.refresh(identity).status == 200
-        scene.offered(user, "mcp_named__plain")
+        deployment.offered(user, "mcp_named__plain")
         for tool_name in (name for name in user.names() if name.startswith("mcp_named")):
             assert tool_name.replace("_", "").isalnum()
             assert tool_name.isascii()
@@ -89,18 +103,18 @@ def test_a_hostile_tool_name_reaches_no_other_path(scene: UpstreamScene, name: s
             request = upstream.of("tools/call")[-1]
             assert request.body["params"]["name"] in {name, "plain"}
             assert "\r" not in request.headers.get("mcp-name", "")
-        scene.others_go_on()
+        deployment.others_go_on()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_a_cursor_is_for_its_own_tenant_and_list(scene: UpstreamScene) -> None:
+def test_a_cursor_is_for_its_own_tenant_and_list(deployment: UpstreamDeployment) -> None:
     """Cursors of another tenant, list or upstream are refused; upstreams never see ours."""
     people: dict[str, UpstreamUser] = {}
     seen: list[Any] = []
     identities = {}
     for tenant in ("acme", "globex"):
-        upstream = scene.upstream_app.upstream(f"many_{tenant}")
+        upstream = deployment.upstream_app.upstream(f"many_{tenant}")
 
         async def pages(posted: Posted, send: Send, tenant: str = tenant) -> None:
             cursor = posted.body["params"].get("cursor")
@@ -108,14 +122,14 @@ def test_a_cursor_is_for_its_own_tenant_and_list(scene: UpstreamScene) -> None:
             at = 0 if cursor is None else int(cursor.removeprefix("page-"))
             tools = [tool(f"{tenant}_{at}_{number}") for number in range(100)]
             more = {"nextCursor": f"page-{at + 1}"} if at < 5 else {}
-            await result({"tools": tools, **more})(posted, send)
+            await result_answer({"tools": tools, **more})(posted, send)
 
         upstream.answers["tools/list"] = pages
-        upstream.answers["tools/call"] = result(said("x"))
-        people[tenant] = scene.of(tenant, "many")
-        identities[tenant] = people[tenant].register("many", scene.url(f"many_{tenant}"))
+        upstream.answers["tools/call"] = result_answer(text_result("x"))
+        people[tenant] = deployment.of(tenant, "many")
+        identities[tenant] = people[tenant].register("many", deployment.url(f"many_{tenant}"))
         assert people[tenant].refresh(identities[tenant]).status == 200
-        scene.offered(people[tenant], f"mcp_many__{tenant}_5_99")
+        deployment.offered(people[tenant], f"mcp_many__{tenant}_5_99")
     try:
         cursor = people["acme"].rpc("tools/list", {})["result"]["nextCursor"]
         assert "page-" not in cursor
@@ -123,7 +137,7 @@ def test_a_cursor_is_for_its_own_tenant_and_list(scene: UpstreamScene) -> None:
             (people["globex"], "tools/list"),
             (people["acme"], "prompts/list"),
             (people["acme"], "resources/list"),
-            (scene.of("acme", sub="poor", scope="mcp:good"), "tools/list"),
+            (deployment.of("acme", sub="poor", scope="mcp:good"), "tools/list"),
         ):
             heard = person.rpc(method, {"cursor": cursor})
             names = str(heard.get("result", ""))
@@ -140,7 +154,7 @@ def test_a_cursor_is_for_its_own_tenant_and_list(scene: UpstreamScene) -> None:
             assert people[tenant].ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def quoted(path: str) -> str:
+def careless_path(path: str) -> str:
     """The path as a careless client sends it: only what would break the request line is encoded."""
     return "".join(
         character if "!" <= character <= "~" else f"%{ord(character):02X}" for character in path

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.upstreams.conftest import SERVERS, UpstreamScene, UpstreamUser, said
+from tests.attacks.upstreams.conftest import SERVERS, UpstreamDeployment, UpstreamUser, text_result
 from tests.support.endpoint import TASKS
-from tests.support.internet import DESCRIPTION, Posted, ScriptedServer, result
+from tests.support.internet import DESCRIPTION, Posted, ScriptedServer, result_answer
 from tests.support.issuers import Send
 
 TASK_CAPABILITY = {"extensions": {TASKS: {}}}
@@ -18,25 +18,25 @@ HANDLE = {"resultType": "task", "taskId": "t-1", "status": "working", **FIELDS}
 class Workshop:
     """A server that makes a task of each call; `state` is what it answers about it."""
 
-    def __init__(self, scene: UpstreamScene) -> None:
+    def __init__(self, deployment: UpstreamDeployment) -> None:
         self.state: Mapping[str, Any] = {}
         capabilities = {"tools": {"listChanged": True}, "extensions": {TASKS: {}}}
         self.upstream: ScriptedServer
-        self.upstream, self.user, self.identity = scene.registered(
+        self.upstream, self.user, self.identity = deployment.registered(
             "shop",
             answers={
-                "server/discover": result(DESCRIPTION | {"capabilities": capabilities}),
-                "tools/call": result(HANDLE),
+                "server/discover": result_answer(DESCRIPTION | {"capabilities": capabilities}),
+                "tools/call": result_answer(HANDLE),
                 "tasks/get": self.get,
-                "tasks/cancel": result({"resultType": "complete"}),
+                "tasks/cancel": result_answer({"resultType": "complete"}),
             },
         )
         assert self.user.refresh(self.identity).status == 200
-        scene.offered(self.user, "mcp_shop__act")
+        deployment.offered(self.user, "mcp_shop__act")
 
     async def get(self, posted: Posted, send: Send) -> None:
         state = {"taskId": "t-1", "status": "working", **FIELDS, **self.state}
-        await result({**state, "resultType": "complete"})(posted, send)
+        await result_answer({**state, "resultType": "complete"})(posted, send)
 
     def begun(self) -> str:
         """The id of the caller's task."""
@@ -45,51 +45,55 @@ class Workshop:
         return task_id
 
 
-def text_of(scene: UpstreamScene, user: UpstreamUser, task: str) -> str:
+def text_of(deployment: UpstreamDeployment, user: UpstreamUser, task: str) -> str:
     fields: dict[str, Any] = {}
 
     def is_over() -> bool:
         fields.update(user.rpc("tasks/get", {"taskId": task}, TASK_CAPABILITY)["result"])
         return fields["status"] != "working"
 
-    scene.until(is_over)
+    deployment.until(is_over)
     text: str = fields["result"]["content"][0]["text"]
     return text
 
 
 @pytest.fixture
-def shop(scene: UpstreamScene) -> Iterator[Workshop]:
-    workshop = Workshop(scene)
+def shop(deployment: UpstreamDeployment) -> Iterator[Workshop]:
+    workshop = Workshop(deployment)
     yield workshop
     workshop.user.ask("DELETE", f"{SERVERS}/{workshop.identity}")
 
 
 def test_the_state_of_another_task_is_not_accepted_as_an_answer(
-    scene: UpstreamScene, shop: Workshop
+    deployment: UpstreamDeployment, shop: Workshop
 ) -> None:
     """The upstream may confuse the task with one of another tenant."""
-    shop.state = {"taskId": "t-2", "status": "completed", "result": said("the other's secrets")}
+    shop.state = {
+        "taskId": "t-2",
+        "status": "completed",
+        "result": text_result("the other's secrets"),
+    }
 
-    ended = text_of(scene, shop.user, shop.begun())
+    ended = text_of(deployment, shop.user, shop.begun())
 
     assert "another task" in ended
 
 
 @pytest.mark.parametrize("how", ["removed", "disabled", "moved"])
 def test_tasks_of_a_removed_or_moved_server_are_no_longer_polled(
-    scene: UpstreamScene, shop: Workshop, how: str
+    deployment: UpstreamDeployment, shop: Workshop, how: str
 ) -> None:
     """The task ends with an unknown outcome, and no further request is sent."""
     task = shop.begun()
-    scene.until(lambda: shop.upstream.of("tasks/get"))
+    deployment.until(lambda: shop.upstream.of("tasks/get"))
     path = f"{SERVERS}/{shop.identity}"
     if how == "removed":
         assert shop.user.ask("DELETE", path).status == 204
     else:
-        change = {"disabled": {"status": "disabled"}, "moved": {"url": scene.url("good")}}[how]
+        change = {"disabled": {"status": "disabled"}, "moved": {"url": deployment.url("good")}}[how]
         assert shop.user.ask("PATCH", path, change).status == 200
     count = len(shop.upstream.seen)
 
-    assert "unknown" in text_of(scene, shop.user, task)
+    assert "unknown" in text_of(deployment, shop.user, task)
     assert len(shop.upstream.seen) <= count + 1  # a poll may have been on its way
-    scene.others_go_on()
+    deployment.others_go_on()

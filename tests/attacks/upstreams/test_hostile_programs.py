@@ -12,7 +12,12 @@ import pytest
 
 from gatepost.sandbox import confined_service as service
 from gatepost.sandbox.launch import ARCHITECTURES, landlock_version
-from tests.attacks.upstreams.conftest import UpstreamScene, UpstreamUser, outcome_of, scene_of
+from tests.attacks.upstreams.conftest import (
+    UpstreamDeployment,
+    UpstreamUser,
+    deployment_of,
+    outcome_of,
+)
 from tests.support.issuers import Idp
 
 pytestmark = pytest.mark.skipif(
@@ -106,30 +111,30 @@ for line in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def scene(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpstreamScene]:
+def deployment(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpstreamDeployment]:
     """A gate with the program, once for each test that ends it."""
     program = tmp_path_factory.mktemp("program") / "program.py"
     program.write_text(PROGRAM)
     table = {"tenants": ["acme"], "command": sys.executable, "args": ["-I", str(program)]}
     idle_s = {"turns": 300, "leaves": 1, "ends": 300}
     more = [{**table, "name": name, "program_idle_s": seconds} for name, seconds in idle_s.items()]
-    with scene_of(idp, more=more) as scene:
+    with deployment_of(idp, more=more) as scene:
         yield scene
 
 
 @pytest.fixture
-def user(scene: UpstreamScene) -> UpstreamUser:
-    return scene.of("acme", "turns", "leaves", "ends")
+def user(deployment: UpstreamDeployment) -> UpstreamUser:
+    return deployment.of("acme", "turns", "leaves", "ends")
 
 
-def answered(scene: UpstreamScene, user: UpstreamUser, name: str) -> Any:
-    scene.offered(user, name)
+def answered(deployment: UpstreamDeployment, user: UpstreamUser, name: str) -> Any:
+    deployment.offered(user, name)
     heard = user.call(name)
     assert heard.status == 200, heard
     return json.loads(heard.json["result"])
 
 
-def runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether a process runs; one that has ended may wait for its parent."""
     with contextlib.suppress(OSError):
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
@@ -137,10 +142,10 @@ def runs(pid: int) -> bool:
 
 
 def test_a_program_cannot_signal_or_limit_other_processes(
-    scene: UpstreamScene, user: UpstreamUser
+    deployment: UpstreamDeployment, user: UpstreamUser
 ) -> None:
     """The program has the gate's user, but may change its own limits only."""
-    harms, its_own = answered(scene, user, "mcp_turns__harm")
+    harms, its_own = answered(deployment, user, "mcp_turns__harm")
 
     if landlock_version() < 6:
         del harms["signals"]  # only Landlock keeps a program from them
@@ -149,31 +154,33 @@ def test_a_program_cannot_signal_or_limit_other_processes(
 
 
 def test_a_program_is_killed_before_the_gate_when_memory_runs_out(
-    scene: UpstreamScene, user: UpstreamUser
+    deployment: UpstreamDeployment, user: UpstreamUser
 ) -> None:
     """No limit counts shared memory, so the program has the highest OOM score."""
-    pid = answered(scene, user, "mcp_turns__pid")
+    pid = answered(deployment, user, "mcp_turns__pid")
 
     assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
 
 
-def test_child_processes_of_a_program_end_with_it(scene: UpstreamScene, user: UpstreamUser) -> None:
+def test_child_processes_of_a_program_end_with_it(
+    deployment: UpstreamDeployment, user: UpstreamUser
+) -> None:
     """Neither a new session nor an empty environment hides a child process."""
-    answer = answered(scene, user, "mcp_leaves__leave")
-    assert runs(answer)
+    answer = answered(deployment, user, "mcp_leaves__leave")
+    assert is_running(answer)
 
-    scene.until(lambda: not runs(answer))
+    deployment.until(lambda: not is_running(answer))
 
 
 def test_the_exit_of_a_program_is_noticed_although_a_child_keeps_its_pipes(
-    scene: UpstreamScene, user: UpstreamUser, monkeypatch: pytest.MonkeyPatch
+    deployment: UpstreamDeployment, user: UpstreamUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call fails before its timeout, and the next call starts a new program."""
     monkeypatch.setattr(service, "LOOK_S", 0.05)
-    scene.offered(user, "mcp_ends__hand_over")
-    with scene.never_stands_still():
+    deployment.offered(user, "mcp_ends__hand_over")
+    with deployment.never_stands_still():
         heard = user.call("mcp_ends__hand_over")
 
     assert outcome_of(heard) == (500, "internal_error")
     assert "unknown" in heard.json["message"]
-    assert answered(scene, user, "mcp_ends__harm")
+    assert answered(deployment, user, "mcp_ends__harm")

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gatepost.cli.main import main
-from tests.support.internet import ScriptedServer, scripted
+from tests.support.internet import ScriptedServer, scripted_server
 
-__all__ = ["scripted"]  # a fixture
+__all__ = ["scripted_server"]  # a fixture
 URL = "https://stranger.example.com/mcp"
 SECRET = "aws-secret-0123456789"
 TYPED_SECRET = "typed-by-the-operator"
@@ -72,10 +72,10 @@ REFERENCES = [
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("header", ["X-Key", "Authorization"])
 def test_a_registry_document_cannot_read_environment_variables(
-    folder: ImportFolder, scripted: tuple[ScriptedServer, str], header: str, reference: str
+    folder: ImportFolder, scripted_server: tuple[ScriptedServer, str], header: str, reference: str
 ) -> None:
     """References stay unresolved, and the command prompts for the value instead."""
-    app, url = scripted
+    app, url = scripted_server
     value = f"Bearer {reference}" if header == "Authorization" else reference
     remote = {
         "type": "streamable-http",

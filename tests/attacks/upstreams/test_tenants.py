@@ -8,12 +8,12 @@ import pytest
 from tests.attacks.upstreams.conftest import (
     AGENTS,
     SERVERS,
-    UpstreamScene,
+    UpstreamDeployment,
     UpstreamUser,
-    said,
+    text_result,
     tool,
 )
-from tests.support.internet import Posted, ScriptedServer, error, result
+from tests.support.internet import Posted, ScriptedServer, error_answer, result_answer
 from tests.support.issuers import Send
 
 SECRETS = {"acme": "sk-of-acme-0123456789", "globex": "sk-of-globex-0123456789"}
@@ -22,16 +22,18 @@ ACCEPT_ANSWER = {"action": "accept", "content": {"ok": True}}
 
 
 @pytest.fixture
-def twins(scene: UpstreamScene) -> Iterator[dict[str, tuple[ScriptedServer, UpstreamUser, str]]]:
+def upstream_by_tenant(
+    deployment: UpstreamDeployment,
+) -> Iterator[dict[str, tuple[ScriptedServer, UpstreamUser, str]]]:
     """An upstream `crm` of each tenant, each at a server of its own, with a key of its own."""
     by_tenant = {}
     for tenant, key in SECRETS.items():
-        upstream = scene.upstream_app.upstream(f"crm_{tenant}")
-        upstream.answers["tools/list"] = result({"tools": [tool(), tool(f"only_{tenant}")]})
-        person = scene.of(tenant, "crm")
-        identity = person.register("crm", scene.url(f"crm_{tenant}"), api_key=key)
+        upstream = deployment.upstream_app.upstream(f"crm_{tenant}")
+        upstream.answers["tools/list"] = result_answer({"tools": [tool(), tool(f"only_{tenant}")]})
+        person = deployment.of(tenant, "crm")
+        identity = person.register("crm", deployment.url(f"crm_{tenant}"), api_key=key)
         assert person.refresh(identity).status == 200
-        scene.offered(person, f"mcp_crm__only_{tenant}")
+        deployment.offered(person, f"mcp_crm__only_{tenant}")
         by_tenant[tenant] = upstream, person, identity
     yield by_tenant
     for _, person, identity in by_tenant.values():
@@ -44,13 +46,13 @@ def ask_before_each_call(upstream: ScriptedServer, url: str | None = None) -> No
     async def answer(posted: Posted, send: Send) -> None:
         params = posted.body["params"]
         if params.get("requestState") == "state-of-upstream":
-            await result(said("done with state"))(posted, send)
+            await result_answer(text_result("done with state"))(posted, send)
             return
         elicitation: dict[str, Any] = {"message": "Go on?", "requestedSchema": FORM}
         if url is not None:
             elicitation = {"mode": "url", "message": "Sign in", "url": url, "elicitationId": "e"}
         request = {"method": "elicitation/create", "params": elicitation}
-        await result(
+        await result_answer(
             {
                 "resultType": "input_required",
                 "inputRequests": {"q": request},
@@ -62,11 +64,11 @@ def ask_before_each_call(upstream: ScriptedServer, url: str | None = None) -> No
 
 
 def test_upstreams_of_one_name_in_two_tenants_stay_separate(
-    scene: UpstreamScene, twins: Any
+    deployment: UpstreamDeployment, upstream_by_tenant: Any
 ) -> None:
     """Each server sees only its own tenant's key and calls, and each tenant its own tools."""
     for tenant, other in (("acme", "globex"), ("globex", "acme")):
-        upstream, person, _ = twins[tenant]
+        upstream, person, _ = upstream_by_tenant[tenant]
         names = person.names()
         assert f"mcp_crm__only_{other}" not in names
         assert f"done by crm_{tenant}" in str(person.call("mcp_crm__act").json)
@@ -74,16 +76,16 @@ def test_upstreams_of_one_name_in_two_tenants_stay_separate(
         assert {request.headers["authorization"] for request in upstream.seen} == {
             f"Bearer {SECRETS[tenant]}"
         }
-    bodies = [twins["globex"][1].ask("GET", SERVERS).raw.body.decode()]
+    bodies = [upstream_by_tenant["globex"][1].ask("GET", SERVERS).raw.body.decode()]
     assert "crm_acme" not in bodies[0]
-    scene.others_go_on()
+    deployment.others_go_on()
 
 
 @pytest.mark.requirement("A-14")
-def test_a_14_the_callers_token_never_reaches_an_upstream(twins: Any) -> None:
+def test_a_14_the_callers_token_never_reaches_an_upstream(upstream_by_tenant: Any) -> None:
     """Requests to an upstream carry the key of the tenant's server and never the token."""
     for tenant in ("acme", "globex"):
-        upstream, person, identity = twins[tenant]
+        upstream, person, identity = upstream_by_tenant[tenant]
         assert person.refresh(identity).status == 200
         assert f"done by crm_{tenant}" in str(person.run("mcp_crm__act"))
         assert upstream.of("tools/call")
@@ -94,15 +96,15 @@ def test_a_14_the_callers_token_never_reaches_an_upstream(twins: Any) -> None:
 
 
 def test_a_request_state_is_accepted_only_for_its_own_call(
-    scene: UpstreamScene, twins: Any
+    deployment: UpstreamDeployment, upstream_by_tenant: Any
 ) -> None:
     """With another upstream, tool, argument, caller or tenant, no request is sent."""
-    upstream, acme, _ = twins["acme"]
-    other, globex, _ = twins["globex"]
-    second, _, identity = scene.registered("second")
-    user = scene.of("acme", "crm", "second")
+    upstream, acme, _ = upstream_by_tenant["acme"]
+    other, globex, _ = upstream_by_tenant["globex"]
+    second, _, identity = deployment.registered("second")
+    user = deployment.of("acme", "crm", "second")
     assert acme.refresh(identity).status == 200
-    scene.offered(user, "mcp_second__act")
+    deployment.offered(user, "mcp_second__act")
     for server in (upstream, other, second):
         ask_before_each_call(server)
     try:
@@ -112,7 +114,7 @@ def test_a_request_state_is_accepted_only_for_its_own_call(
         assert request["params"]["message"].startswith("crm: ")
         assert "state-of-upstream" not in str(first)
         more = {"requestState": first["requestState"], "inputResponses": {key: ACCEPT_ANSWER}}
-        stranger = scene.of("acme", "crm", "second", sub="mallory")
+        stranger = deployment.of("acme", "crm", "second", sub="mallory")
         counts = [len(server.of("tools/call")) for server in (upstream, other, second)]
         for who, name, arguments in (
             (user, "mcp_second__act", {"a": 1}),
@@ -147,28 +149,28 @@ def test_a_request_state_is_accepted_only_for_its_own_call(
     ],
 )
 def test_misleading_elicitation_urls_are_not_shown(
-    scene: UpstreamScene, twins: Any, url: str
+    deployment: UpstreamDeployment, upstream_by_tenant: Any, url: str
 ) -> None:
     """The upstream's call fails, and the caller never sees the URL."""
-    upstream, acme, _ = twins["acme"]
+    upstream, acme, _ = upstream_by_tenant["acme"]
     ask_before_each_call(upstream, url)
     heard = acme.run("mcp_crm__act")
     assert heard.get("result", {}).get("resultType") != "input_required", heard
     assert url not in str(heard)
     # 2025-11-25 has an error for it.
     pages = {"elicitations": [{"mode": "url", "message": "Sign in", "url": url}]}
-    upstream.answers["tools/call"] = error(-32042, "Sign in first", data=pages)
+    upstream.answers["tools/call"] = error_answer(-32042, "Sign in first", data=pages)
     heard = acme.run("mcp_crm__act")
     assert "names none that is safe" in str(heard)
     assert url not in str(heard)
-    scene.others_go_on()
+    deployment.others_go_on()
 
 
-def test_an_elicitation_url_is_shown_with_its_upstream_and_host(twins: Any) -> None:
-    upstream, acme, _ = twins["acme"]
+def test_an_elicitation_url_is_shown_with_its_upstream_and_host(upstream_by_tenant: Any) -> None:
+    upstream, acme, _ = upstream_by_tenant["acme"]
     page = "https://login.example.com/x"
     pages = {"elicitations": [{"mode": "url", "message": "Sign in", "url": page}]}
-    upstream.answers["tools/call"] = error(-32042, "Sign in first", data=pages)
+    upstream.answers["tools/call"] = error_answer(-32042, "Sign in first", data=pages)
     heard = acme.run("mcp_crm__act")["result"]
     assert heard["isError"] is True
     assert f"a page of crm first: {page} (at login.example.com)" in str(heard)
@@ -180,12 +182,12 @@ def test_an_elicitation_url_is_shown_with_its_upstream_and_host(twins: Any) -> N
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list", "tools/call"])
 def test_sampling_and_roots_requests_need_permission_by_the_operator(
-    twins: Any, method: str
+    upstream_by_tenant: Any, method: str
 ) -> None:
     """Without it, the requests of an upstream never reach the caller."""
-    upstream, acme, _ = twins["acme"]
+    upstream, acme, _ = upstream_by_tenant["acme"]
     params = {"messages": [], "maxTokens": 9} if "sampling" in method else {}
-    upstream.answers["tools/call"] = result(
+    upstream.answers["tools/call"] = result_answer(
         {
             "resultType": "input_required",
             "inputRequests": {"q": {"method": method, "params": params}},
@@ -200,10 +202,10 @@ def test_sampling_and_roots_requests_need_permission_by_the_operator(
 
 @pytest.mark.parametrize("mode", ["list", "search"])
 def test_an_agent_can_call_only_tools_of_its_capabilities(
-    scene: UpstreamScene, twins: Any, mode: str
+    deployment: UpstreamDeployment, upstream_by_tenant: Any, mode: str
 ) -> None:
     """`call_tool` with a guessed name does not reach other tools either."""
-    _, acme, identity = twins["acme"]
+    _, acme, identity = upstream_by_tenant["acme"]
     created = acme.ask(
         "POST",
         AGENTS,
@@ -216,8 +218,8 @@ def test_an_agent_can_call_only_tools_of_its_capabilities(
     )
     assert created.status == 201, created
     try:
-        agent = scene.of("acme", "crm", client_id=f"client-{mode}", azp=f"client-{mode}")
-        scene.until(lambda: "mcp_good__act" not in agent.names())
+        agent = deployment.of("acme", "crm", client_id=f"client-{mode}", azp=f"client-{mode}")
+        deployment.until(lambda: "mcp_good__act" not in agent.names())
         if mode == "search":
             assert set(agent.names()) == {"find_tools", "call_tool"}
         for name in ("mcp_good__act", "echo", "record_call", "mcp_crm__only_globex"):
@@ -228,7 +230,7 @@ def test_an_agent_can_call_only_tools_of_its_capabilities(
         if mode == "search":
             response = agent.call("find_tools", {"query": ""})
             assert "mcp_good" not in response.raw.body.decode()
-            poor = scene.of("acme", client_id=f"client-{mode}", azp=f"client-{mode}")
+            poor = deployment.of("acme", client_id=f"client-{mode}", azp=f"client-{mode}")
             refused = poor.call("call_tool", {"name": "mcp_crm__act"})
             assert refused.status == 403, refused
             own = agent.call("call_tool", {"name": "mcp_crm__act"})

@@ -8,13 +8,13 @@ import pytest
 from tests.attacks.upstreams.conftest import (
     AGENTS,
     SERVERS,
-    UpstreamScene,
+    UpstreamDeployment,
     UpstreamUser,
-    said,
+    text_result,
     tool,
 )
 from tests.support.client import RestAnswer
-from tests.support.internet import error, result
+from tests.support.internet import error_answer, result_answer
 
 KEY, HEADER_VALUE = "sk-very-secret-0123456789", "header-secret-9876543210"
 PUBLIC_URL = "https://mcp.example.com/mcp"
@@ -80,8 +80,8 @@ BODIES |= {
 
 
 @pytest.fixture
-def admin(scene: UpstreamScene) -> UpstreamUser:
-    return scene.of("acme")
+def admin(deployment: UpstreamDeployment) -> UpstreamUser:
+    return deployment.of("acme")
 
 
 def registered(admin: UpstreamUser) -> set[str]:
@@ -136,10 +136,10 @@ INSIDE_URLS = {
 
 @pytest.mark.parametrize("name", INSIDE_URLS)
 def test_internal_addresses_of_upstreams_are_never_requested(
-    scene: UpstreamScene, admin: UpstreamUser, name: str
+    deployment: UpstreamDeployment, admin: UpstreamUser, name: str
 ) -> None:
     """The server refuses them at registration or at the first fetch, without details."""
-    unknown_paths = len(scene.upstream_app.unknown_paths)
+    unknown_paths = len(deployment.upstream_app.unknown_paths)
     response = admin.ask(
         "POST", SERVERS, {"name": "inside", "url": INSIDE_URLS[name], "api_key": KEY}
     )
@@ -151,15 +151,17 @@ def test_internal_addresses_of_upstreams_are_never_requested(
     try:
         heard = admin.ask("POST", f"{path}/refresh")
         assert heard.error == (502, "upstream_unreachable")
-        assert len(scene.upstream_app.unknown_paths) == unknown_paths
-        scene.others_go_on()
+        assert len(deployment.upstream_app.unknown_paths) == unknown_paths
+        deployment.others_go_on()
     finally:
         assert admin.ask("DELETE", path).status == 204
 
 
-def test_an_api_key_is_not_kept_when_the_url_changes_to_another_host(scene: UpstreamScene) -> None:
+def test_an_api_key_is_not_kept_when_the_url_changes_to_another_host(
+    deployment: UpstreamDeployment,
+) -> None:
     """A PATCH of the URL, also in several steps, does not send the key to another host."""
-    upstream, admin, identity = scene.registered(
+    upstream, admin, identity = deployment.registered(
         "mover", api_key=KEY, headers={"X-Secret": HEADER_VALUE}, description="d"
     )
     path = f"{SERVERS}/{identity}"
@@ -172,11 +174,11 @@ def test_an_api_key_is_not_kept_when_the_url_changes_to_another_host(scene: Upst
             {"url": elsewhere, "api_key": None},
             {"url": elsewhere, "headers": None},
             {"url": elsewhere, "api_key": "a-new-key-of-mine", "description": None},
-            {"url": scene.url("mover").replace("http:", "https:")},
+            {"url": deployment.url("mover").replace("http:", "https:")},
         ):
             heard = admin.ask("PATCH", path, fields)
             assert heard.error == (400, "invalid_field"), (fields, heard)
-            assert admin.ask("GET", path).json["url"] == scene.url("mover")
+            assert admin.ask("GET", path).json["url"] == deployment.url("mover")
         assert admin.refresh(identity).status == 200
         headers = upstream.of("tools/list")[-1].headers
         assert (headers["authorization"], headers["x-secret"]) == (f"Bearer {KEY}", HEADER_VALUE)
@@ -186,7 +188,7 @@ def test_an_api_key_is_not_kept_when_the_url_changes_to_another_host(scene: Upst
             False,
             [],
         )
-        back = admin.ask("PATCH", path, {"url": scene.url("mover")})
+        back = admin.ask("PATCH", path, {"url": deployment.url("mover")})
         assert (back.status, back.json["api_key_set"]) == (200, False)
         assert admin.refresh(identity).status == 200
         assert "authorization" not in upstream.of("tools/list")[-1].headers
@@ -199,10 +201,10 @@ def test_an_api_key_is_not_kept_when_the_url_changes_to_another_host(scene: Upst
     "key", ["env:PATH-0123", "file:/etc/passwd", "secret:ANOTHER_ONE", "${env:HOME}"]
 )
 def test_api_keys_set_over_the_api_are_never_resolved_as_references(
-    scene: UpstreamScene, key: str
+    deployment: UpstreamDeployment, key: str
 ) -> None:
     """The operator's environment, files and secrets cannot be named over the API."""
-    upstream, admin, identity = scene.registered("refers", api_key=key, headers={"X-B": key})
+    upstream, admin, identity = deployment.registered("refers", api_key=key, headers={"X-B": key})
     try:
         assert admin.refresh(identity).status == 200
         headers = upstream.of("tools/list")[-1].headers
@@ -211,11 +213,11 @@ def test_api_keys_set_over_the_api_are_never_resolved_as_references(
         assert admin.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_secrets_of_an_upstream_are_never_shown(scene: UpstreamScene, idp: Any) -> None:
+def test_secrets_of_an_upstream_are_never_shown(deployment: UpstreamDeployment, idp: Any) -> None:
     """The server may repeat them in texts, names, errors and answers; logs omit them too."""
-    upstream = scene.upstream_app.upstream("echo")
+    upstream = deployment.upstream_app.upstream("echo")
     whole_text = f"key {KEY} header {HEADER_VALUE}"
-    upstream.answers["tools/list"] = result(
+    upstream.answers["tools/list"] = result_answer(
         {
             "tools": [
                 tool(description=whole_text, title=whole_text, _meta={"a": whole_text}),
@@ -223,18 +225,18 @@ def test_secrets_of_an_upstream_are_never_shown(scene: UpstreamScene, idp: Any) 
             ]
         }
     )
-    upstream.answers["tools/call"] = result(
-        said(whole_text) | {"structuredContent": {"a": whole_text}}
+    upstream.answers["tools/call"] = result_answer(
+        text_result(whole_text) | {"structuredContent": {"a": whole_text}}
     )
-    admin = scene.of("acme", "echo")
+    admin = deployment.of("acme", "echo")
     fields = {"api_key": KEY, "headers": {"X-Secret": HEADER_VALUE}}
-    identity = admin.register("echo", scene.url("echo"), **fields)
+    identity = admin.register("echo", deployment.url("echo"), **fields)
     path = f"{SERVERS}/{identity}"
     heard: list[RestAnswer] = []
     try:
         heard.append(admin.refresh(identity))
         assert heard[0].status == 200
-        scene.offered(admin, "mcp_echo__act")
+        deployment.offered(admin, "mcp_echo__act")
         heard += [admin.ask("GET", SERVERS), admin.ask("GET", path), admin.ask("GET", "/tools")]
         heard.append(admin.ask("PATCH", path, {"description": "other", "api_key": KEY + "\r\n"}))
         heard.append(admin.ask("POST", SERVERS, {"name": "echo", "url": PUBLIC_URL, **fields}))
@@ -242,16 +244,16 @@ def test_secrets_of_an_upstream_are_never_shown(scene: UpstreamScene, idp: Any) 
         bodies = [response.raw.body.decode() for response in heard]
         bodies.append(json.dumps(admin.rpc("tools/list", {})))
         bodies.append(json.dumps(admin.run("mcp_echo__b")))
-        upstream.answers["tools/call"] = error(-32603, whole_text, data={"a": whole_text})
+        upstream.answers["tools/call"] = error_answer(-32603, whole_text, data={"a": whole_text})
         bodies.append(json.dumps(admin.run("mcp_echo__act")))
-        upstream.answers["tools/call"] = result(said(whole_text) | {"isError": True})
+        upstream.answers["tools/call"] = result_answer(text_result(whole_text) | {"isError": True})
         bodies.append(json.dumps(admin.run("mcp_echo__act")))
-        upstream.answers["tools/list"] = error(-32603, whole_text, data=whole_text)
+        upstream.answers["tools/list"] = error_answer(-32603, whole_text, data=whole_text)
         bodies.append(admin.refresh(identity).raw.body.decode())
-        upstream.answers["tools/list"] = result({"tools": whole_text})
+        upstream.answers["tools/list"] = result_answer({"tools": whole_text})
         bodies.append(admin.refresh(identity).raw.body.decode())
         bodies.append(admin.ask("GET", path).raw.body.decode())
-        bodies.append(scene.gate.log())
+        bodies.append(deployment.gate.log())
         for number, text in enumerate(bodies):
             assert KEY not in text, (number, text[:500])
             assert HEADER_VALUE not in text, (number, text[:500])
@@ -259,10 +261,12 @@ def test_secrets_of_an_upstream_are_never_shown(scene: UpstreamScene, idp: Any) 
         assert admin.ask("DELETE", path).status == 204
 
 
-def test_objects_of_another_tenant_are_answered_like_unknown_ones(scene: UpstreamScene) -> None:
+def test_objects_of_another_tenant_are_answered_like_unknown_ones(
+    deployment: UpstreamDeployment,
+) -> None:
     """Servers, agents and capabilities of another tenant get identical answers to unknown ones."""
-    _, acme, identity = scene.registered("private", api_key=KEY)
-    globex = scene.of("globex", "private")
+    _, acme, identity = deployment.registered("private", api_key=KEY)
+    globex = deployment.of("globex", "private")
     agent = acme.ask("POST", AGENTS, {"name": "a", "capabilities": [{"ref": f"mcp:{identity}"}]})
     assert agent.status == 201, agent
     unknown = "00000000-0000-4000-8000-000000000000"
@@ -293,10 +297,10 @@ def test_objects_of_another_tenant_are_answered_like_unknown_ones(scene: Upstrea
         assert acme.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_management_routes_need_the_admin_scope(scene: UpstreamScene) -> None:
+def test_management_routes_need_the_admin_scope(deployment: UpstreamDeployment) -> None:
     """Every route and method refuses a caller without the scope."""
     identity = "00000000-0000-4000-8000-000000000000"
-    caller = UpstreamUser(scene.gate, scene.gate.token(scope="mcp:good"))
+    caller = UpstreamUser(deployment.gate, deployment.gate.token(scope="mcp:good"))
     for path in (SERVERS, f"{SERVERS}/{identity}", AGENTS, f"{AGENTS}/{identity}"):
         for method in ("GET", "POST", "PATCH", "DELETE"):
             heard = caller.ask(method, path, {"command": "sh"} if method != "GET" else None)

@@ -15,12 +15,19 @@ from gatepost.secrets.store import SecretStore
 from gatepost.tools.api import Call
 from gatepost.tools.client import NO_CLIENT
 from gatepost_authz.config import Network
-from tests.mcp.conftest import MESSAGE, PAGE, RETRY_AFTER_S, DecisionStage, Paid, with_decisions
+from tests.mcp.conftest import (
+    MESSAGE,
+    PAGE,
+    RETRY_AFTER_S,
+    DecisionStage,
+    Paid,
+    with_decision_stage,
+)
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
 from tests.support.endpoint_clients import EndpointPair
 
 
-def lends(client: EndpointClient) -> None:
+def enable_nested_calls(client: EndpointClient) -> None:
     """Let the tools of *client* call other tools."""
     services = CredentialServices(
         records=client.records,
@@ -41,14 +48,14 @@ def lends(client: EndpointClient) -> None:
 
 @pytest.mark.requirement("A7", "O8")
 async def test_o8_the_timeouts_of_both_tools_pause_while_an_approver_decides(
-    decisions: DecisionStage,
+    decision_stage: DecisionStage,
 ) -> None:
     """A tool that calls another has its own time before and after, without the approver's."""
-    pair = await with_decisions(decisions, EndpointPair).open()
-    lends(pair.one)
+    pair = await with_decision_stage(decision_stage, EndpointPair).open()
+    enable_nested_calls(pair.one)
     live = pair.call(pair.one, "spend")
     await live.took(6)  # longer than `spend` may take: they tell of tenths of a second
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
     *notifications, answer = await live.rest()
     steps = [notification["params"]["progress"] for notification in notifications]
 
@@ -59,18 +66,18 @@ async def test_o8_the_timeouts_of_both_tools_pause_while_an_approver_decides(
 
 @pytest.mark.requirement("A7", "K-10")
 async def test_k_10_a_task_whose_nested_call_waits_counts_as_started(
-    decisions: DecisionStage,
+    decision_stage: DecisionStage,
 ) -> None:
     """A replica that takes the task up must not run the whole tool again."""
-    client = with_decisions(decisions, EndpointTaskClient)
-    lends(client)
+    client = with_decision_stage(decision_stage, EndpointTaskClient)
+    enable_nested_calls(client)
     client.server.lengthy |= {"spend"}
     task_id = (await client.start("spend"))["taskId"]
     await client.when(task_id, lambda task: task.get("statusMessage") == f"{MESSAGE} {PAGE}")
     record = await client.records.of("acme").tasks.get(task_id)
     assert record is not None
     assert b'"unstarted":true' not in record.call
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
 
     ended = await client.until(task_id)
     assert ended["result"]["content"][0]["text"] == "paid 2"
@@ -79,13 +86,13 @@ async def test_k_10_a_task_whose_nested_call_waits_counts_as_started(
 
 @pytest.mark.requirement("A7")
 async def test_a7_a_call_without_a_client_connection_gets_retry_after(
-    decisions: DecisionStage,
+    decision_stage: DecisionStage,
 ) -> None:
     """The call is answered at once; the same call made again finds the same request."""
-    client = with_decisions(decisions, EndpointClient)
+    client = with_decision_stage(decision_stage, EndpointClient)
     call = Call(caller=a_caller(), name="pay", arguments=b"{}", request_id="1", client=NO_CLIENT)
     waits: Any = (await client.runner.run(call)).failure
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
     await client.runner.run(call)
 
     assert (waits.kind, waits.retry_after) == ("approval_pending", RETRY_AFTER_S)

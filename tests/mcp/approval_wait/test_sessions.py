@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decisions
+from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decision_stage
 from tests.support.endpoint import a_caller, message
 from tests.support.endpoint_clients import EndpointPair, OpenExchange
 
@@ -17,13 +17,13 @@ VERDICTS: list[tuple[Verdict, str]] = [
 ]
 
 
-async def opened(
-    decisions: DecisionStage, version: str = "2025-11-25", **declared: Any
+async def opened_pair(
+    decision_stage: DecisionStage, version: str = "2025-11-25", **declared: Any
 ) -> EndpointPair:
-    return await with_decisions(decisions, EndpointPair, version=version).open(**declared)
+    return await with_decision_stage(decision_stage, EndpointPair, version=version).open(**declared)
 
 
-def quiet(pair: EndpointPair, identity: Any = 7) -> OpenExchange:
+def call_without_progress(pair: EndpointPair, identity: Any = 7) -> OpenExchange:
     """A call whose client did not ask for progress."""
     params = {"name": "pay", "arguments": {}}
     return pair.post(pair.one, message("tools/call", params, identity=identity))
@@ -37,13 +37,13 @@ def text(answer: Any) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
 async def test_a7_progress_names_the_pending_approval(
-    decisions: DecisionStage, version: str, verdict: Verdict, words: str
+    decision_stage: DecisionStage, version: str, verdict: Verdict, words: str
 ) -> None:
     """Progress shows the approval message first and only grows; the answer ends the stream."""
-    pair = await opened(decisions, version)
+    pair = await opened_pair(decision_stage, version)
     live = pair.call(pair.one, "pay")
     first = (await live.event())[1]
-    (await decisions.only()).decide(verdict)
+    (await decision_stage.only()).decide(verdict)
     rest = await live.rest()
     steps = [notification["params"]["progress"] for notification in (first, *rest[:-1])]
 
@@ -56,24 +56,26 @@ async def test_a7_progress_names_the_pending_approval(
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a7_without_a_progress_token_comments_keep_the_stream_alive(
-    decisions: DecisionStage, version: str
+    decision_stage: DecisionStage, version: str
 ) -> None:
     """The response head comes at once, and a comment now and then."""
-    pair = await opened(decisions, version)
-    live = await quiet(pair).opened()
+    pair = await opened_pair(decision_stage, version)
+    live = await call_without_progress(pair).opened()
     await live.took(3)
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
 
     assert [text(event) for event in await live.rest()] == ["paid 1"]
 
 
 @pytest.mark.requirement("A7", "E-05", "E-15")
-async def test_a7_a_client_with_url_elicitation_is_sent_the_page(decisions: DecisionStage) -> None:
+async def test_a7_a_client_with_url_elicitation_is_sent_the_page(
+    decision_stage: DecisionStage,
+) -> None:
     """After the decision, the client is told that the page is no longer needed."""
-    pair = await opened(decisions, **PAGES)
-    live = quiet(pair)
+    pair = await opened_pair(decision_stage, **PAGES)
+    live = call_without_progress(pair)
     request = (await live.event())[1]
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
     rest = await live.rest()
 
     assert request["method"] == "elicitation/create"
@@ -99,13 +101,13 @@ async def test_a7_a_client_with_url_elicitation_is_sent_the_page(decisions: Deci
     ],
 )
 async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
-    decisions: DecisionStage, member: Any
+    decision_stage: DecisionStage, member: Any
 ) -> None:
     """An error at opening the page does not fail the call, either: it waits for the decision."""
-    pair = await opened(decisions, **PAGES)
-    live = quiet(pair)
+    pair = await opened_pair(decision_stage, **PAGES)
+    live = call_without_progress(pair)
     client_request = (await live.event())[1]
-    request = await decisions.only()
+    request = await decision_stage.only()
     before = live.taken
     assert await pair.answer(pair.two, client_request["id"], **member) == 202
     await live.took(before + 3)
@@ -117,17 +119,19 @@ async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
 
 @pytest.mark.requirement("A7", "E-12")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a7_declining_the_page_ends_the_wait(decisions: DecisionStage, action: str) -> None:
+async def test_a7_declining_the_page_ends_the_wait(
+    decision_stage: DecisionStage, action: str
+) -> None:
     """The call fails; its request stays, and the same call finds it again."""
-    pair = await opened(decisions, **PAGES)
-    live = quiet(pair)
+    pair = await opened_pair(decision_stage, **PAGES)
+    live = call_without_progress(pair)
     request = (await live.event())[1]
     await pair.answer(pair.two, request["id"], result={"action": action})
     (answer,) = await live.rest()
 
     assert answer["result"]["isError"]
     assert text(answer).startswith(f"{MESSAGE} {PAGE} Try again")
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
     paid = await pair.one.within(
         pair.session, message("tools/call", {"name": "pay", "arguments": {}})
     )
@@ -140,13 +144,13 @@ async def test_a7_declining_the_page_ends_the_wait(decisions: DecisionStage, act
     [("2025-06-18", PAGES), ("2025-03-26", PAGES), ("2025-11-25", {"elicitation": {}})],
 )
 async def test_e_01_a_client_without_url_elicitation_is_sent_no_page(
-    decisions: DecisionStage, version: str, declared: Any
+    decision_stage: DecisionStage, version: str, declared: Any
 ) -> None:
     """The client reads the page's address in progress notifications."""
-    pair = await opened(decisions, version, **declared)
+    pair = await opened_pair(decision_stage, version, **declared)
     live = pair.call(pair.one, "pay")
     first = (await live.event())[1]
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
 
     assert first["method"] == "notifications/progress"
     assert {event.get("method") for event in await live.rest()} <= {"notifications/progress", None}
@@ -154,16 +158,16 @@ async def test_e_01_a_client_without_url_elicitation_is_sent_no_page(
 
 @pytest.mark.requirement("A7", "S-10")
 async def test_a7_a_broken_connection_loses_neither_the_answer_nor_the_request(
-    decisions: DecisionStage,
+    decision_stage: DecisionStage,
 ) -> None:
     """The client resumes the stream or calls again, at another process."""
-    pair = await opened(decisions)
+    pair = await opened_pair(decision_stage)
     live = pair.call(pair.one, "pay")
     last, _ = await live.event()
     live.hang_up()
     again = pair.call(pair.two, "pay", identity=8)
     await again.event()
-    request = await decisions.only()
+    request = await decision_stage.only()
     await request.watched_by(2)
     resumed = pair.resume(pair.two, last)
     request.decide("rejected")
@@ -175,13 +179,13 @@ async def test_a7_a_broken_connection_loses_neither_the_answer_nor_the_request(
 
 @pytest.mark.requirement("CX-01", "A7")
 async def test_cx_01_cancelling_a_waiting_call_ends_it_and_keeps_its_request(
-    decisions: DecisionStage,
+    decision_stage: DecisionStage,
 ) -> None:
     """Another process may take the cancellation."""
-    pair = await opened(decisions, **PAGES)
-    live = quiet(pair)
+    pair = await opened_pair(decision_stage, **PAGES)
+    live = call_without_progress(pair)
     await live.event()
-    request = await decisions.only()
+    request = await decision_stage.only()
     await request.watched_by(1)
     await pair.cancel(pair.two, 7)
     await live.over()
@@ -190,10 +194,12 @@ async def test_cx_01_cancelling_a_waiting_call_ends_it_and_keeps_its_request(
 
 
 @pytest.mark.requirement("A7", "DE-09")
-@pytest.mark.usefixtures("hasty")
-async def test_a7_a_batch_or_a_json_answer_waits_only_briefly(decisions: DecisionStage) -> None:
+@pytest.mark.usefixtures("short_wait")
+async def test_a7_a_batch_or_a_json_answer_waits_only_briefly(
+    decision_stage: DecisionStage,
+) -> None:
     """Neither can be a stream, so each fails with what to do."""
-    pair = await opened(decisions, "2025-03-26")
+    pair = await opened_pair(decision_stage, "2025-03-26")
     call = message("tools/call", {"name": "pay", "arguments": {}})
     ping = message("ping", identity=8)
     batch = await pair.one.within(pair.session, b"[" + call + b"," + ping + b"]")
@@ -207,37 +213,39 @@ async def test_a7_a_batch_or_a_json_answer_waits_only_briefly(decisions: Decisio
 
 
 @pytest.mark.requirement("A7")
-async def test_a7_a_call_waits_no_longer_than_its_token_lasts(decisions: DecisionStage) -> None:
+async def test_a7_a_call_waits_no_longer_than_its_token_lasts(
+    decision_stage: DecisionStage,
+) -> None:
     """The call fails and says that its request still waits."""
-    pair = await opened(decisions)
+    pair = await opened_pair(decision_stage)
     pair.become(a_caller(expires_at=0))
     pair.one.runner.grace_s = 0.05
-    (answer,) = await quiet(pair).rest()
+    (answer,) = await call_without_progress(pair).rest()
 
     assert answer["result"]["isError"]
     assert text(answer).startswith(MESSAGE)
 
 
 @pytest.mark.requirement("A7")
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_wait")
 async def test_a7_beyond_the_stream_limit_a_call_waits_only_briefly(
-    decisions: DecisionStage,
+    decision_stage: DecisionStage,
 ) -> None:
     """No further stream may keep the connection alive."""
-    pair = await opened(decisions)
+    pair = await opened_pair(decision_stage)
     pair.one.streams.max_streams = 0
-    live = quiet(pair)
+    live = call_without_progress(pair)
     await live.over()
 
     assert live.headers["content-type"] == "application/json"
 
 
-async def test_a_stopping_server_answers_its_waiting_calls(decisions: DecisionStage) -> None:
+async def test_a_stopping_server_answers_its_waiting_calls(decision_stage: DecisionStage) -> None:
     """A stop does not wait for an approver, and the request is kept."""
-    pair = await opened(decisions)
+    pair = await opened_pair(decision_stage)
     live = pair.call(pair.one, "pay")
     await live.event()
-    await (await decisions.only()).watched_by(1)
+    await (await decision_stage.only()).watched_by(1)
     pair.one.streams.close()
 
     assert PAGE in text((await live.rest())[-1])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.client import modern, old_call
-from tests.support.commands import ServerProcess, ended, server_process
+from tests.support.client import modern_request, session_call
+from tests.support.commands import ServerProcess, completed, server_process
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import issuer_settings
@@ -95,11 +95,11 @@ class SigtermCaller:
 
 def call(label: str, **more: Any) -> tuple[list[tuple[str, str]], bytes]:
     """A call of 2026-07-28."""
-    return modern("tools/call", {"name": "sign", "arguments": {"label": label}, **more})
+    return modern_request("tools/call", {"name": "sign", "arguments": {"label": label}, **more})
 
 
 def gatepost(folder: Path, *words: str) -> str:
-    code, output, complaints = ended("approvals", *words, "--tenant", "acme", cwd=folder)
+    code, output, complaints = completed("approvals", *words, "--tenant", "acme", cwd=folder)
     assert code == 0, complaints
     return output
 
@@ -123,7 +123,7 @@ def test_a7_sigterm_answers_every_waiting_call(idp: Idp, tmp_path: Path) -> None
         fields, body = call("silent")
         silent.say([*fields, PLAIN_JSON], body)
         session = [("Mcp-Session-Id", server.client.open(token)), EVENTS]
-        old.say(session, old_call("sign", {"label": "old"}))
+        old.say(session, session_call("sign", {"label": "old"}))
         round_two.say(*call("round", _meta=PAGES))
         result = round_two.result()
         (key,) = result["inputRequests"]

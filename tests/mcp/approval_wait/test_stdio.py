@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import ended
+from tests.support.commands import completed
 from tests.support.connections import STDIO_CONFIG, StdioClient, answered_text, stdio_process
 from tests.support.endpoint import META
 from tests.support.measuring import eventually
@@ -25,7 +25,7 @@ PAGES: dict[str, Any] = {"elicitation": {"url": {}}}
 
 
 def gatepost(folder: Path, *words: str) -> str:
-    code, output, complaints = ended(*words, cwd=folder)
+    code, output, complaints = completed(*words, cwd=folder)
     assert code == 0, complaints
     return output
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import client as mcp_client
-from tests.mcp.approval_wait.test_tasks import ApprovingTaskClient, TaskReplicas, waiting
+from tests.mcp.approval_wait.test_tasks import ApprovingTaskClient, TaskReplicas, waiting_task
 from tests.mcp.approval_wait.test_url_elicitation import ACCEPT_ANSWER, PAGES, answer_of
-from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, with_decisions
-from tests.support.client_requests import ask_again
+from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, with_decision_stage
+from tests.support.client_requests import call_with_responses
 from tests.support.endpoint import META, EndpointClient, EndpointTaskClient, message
 from tests.support.endpoint_clients import EndpointPair
 
@@ -23,24 +23,24 @@ Calling = tuple[EndpointClient, Awaitable[Any]]
 
 
 @pytest.fixture(autouse=True)
-def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def rare_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a decision or the stop wakes a waiting call."""
     monkeypatch.setattr(mcp_client, "SIGN_EVERY_S", HOUR_S)
     monkeypatch.setattr(mcp_client, "HOLD_S", HOUR_S)
 
 
-async def plain(decisions: DecisionStage) -> Calling:
-    client = with_decisions(decisions, EndpointClient)
+async def without_progress(decision_stage: DecisionStage) -> Calling:
+    client = with_decision_stage(decision_stage, EndpointClient)
     return client, _asked(client, {})
 
 
-async def with_progress(decisions: DecisionStage) -> Calling:
-    client = with_decisions(decisions, EndpointClient)
+async def with_progress(decision_stage: DecisionStage) -> Calling:
+    client = with_decision_stage(decision_stage, EndpointClient)
     return client, _asked(client, {}, meta={"progressToken": "p"})
 
 
-async def without_events(decisions: DecisionStage) -> Calling:
-    client = with_decisions(decisions, EndpointClient)
+async def without_events(decision_stage: DecisionStage) -> Calling:
+    client = with_decision_stage(decision_stage, EndpointClient)
     params = {"name": "pay", "arguments": {}}
     declared = {META + "clientCapabilities": {}}
 
@@ -51,21 +51,23 @@ async def without_events(decisions: DecisionStage) -> Calling:
     return client, ask()
 
 
-async def second_round(decisions: DecisionStage) -> Calling:
-    client = with_decisions(decisions, EndpointClient)
-    first = answer_of(await ask_again(client, "pay", capabilities=PAGES))
+async def second_round(decision_stage: DecisionStage) -> Calling:
+    client = with_decision_stage(decision_stage, EndpointClient)
+    first = answer_of(await call_with_responses(client, "pay", capabilities=PAGES))
     (key,) = first["inputRequests"]
     more = {"inputResponses": {key: ACCEPT_ANSWER}, "requestState": first["requestState"]}
     return client, _asked(client, PAGES, **more)
 
 
 async def _asked(client: EndpointClient, capabilities: Any, **more: Any) -> Any:
-    return answer_of(await ask_again(client, "pay", capabilities=capabilities, **more))
+    return answer_of(await call_with_responses(client, "pay", capabilities=capabilities, **more))
 
 
 def in_session(version: str, **declared: Any) -> Callable[[DecisionStage], Awaitable[Calling]]:
-    async def begin(decisions: DecisionStage) -> Calling:
-        pair = await with_decisions(decisions, EndpointPair, version=version).open(**declared)
+    async def begin(decision_stage: DecisionStage) -> Calling:
+        pair = await with_decision_stage(decision_stage, EndpointPair, version=version).open(
+            **declared
+        )
         live = pair.post(pair.one, CALL)
 
         async def last() -> Any:
@@ -77,8 +79,8 @@ def in_session(version: str, **declared: Any) -> Callable[[DecisionStage], Await
 
 
 def alone(batch: bool) -> Callable[[DecisionStage], Awaitable[Calling]]:
-    async def begin(decisions: DecisionStage) -> Calling:
-        pair = await with_decisions(decisions, EndpointPair, version="2025-03-26").open()
+    async def begin(decision_stage: DecisionStage) -> Calling:
+        pair = await with_decision_stage(decision_stage, EndpointPair, version="2025-03-26").open()
         body = b"[" + CALL + b"]" if batch else CALL
         accept = ("accept", "application/json")
 
@@ -92,7 +94,7 @@ def alone(batch: bool) -> Callable[[DecisionStage], Awaitable[Calling]]:
 
 
 WAYS_TO_CALL = {
-    "2026-07-28": plain,
+    "2026-07-28": without_progress,
     "2026-07-28, told of progress": with_progress,
     "2026-07-28, no stream": without_events,
     "2026-07-28, second round": second_round,
@@ -107,11 +109,13 @@ WAYS_TO_CALL = {
 
 @pytest.mark.requirement("A7", "N23")
 @pytest.mark.parametrize("way", WAYS_TO_CALL)
-async def test_a7_a_stop_answers_every_waiting_call(decisions: DecisionStage, way: str) -> None:
+async def test_a7_a_stop_answers_every_waiting_call(
+    decision_stage: DecisionStage, way: str
+) -> None:
     """The answer says that nothing ran, where to look and when to retry; the request stays."""
-    client, result = await WAYS_TO_CALL[way](decisions)
+    client, result = await WAYS_TO_CALL[way](decision_stage)
     call = asyncio.ensure_future(result)
-    request = await decisions.only()
+    request = await decision_stage.only()
     await request.watched_by(1)
     client.streams.close()
     async with asyncio.timeout(WITHIN_S):
@@ -126,12 +130,12 @@ async def test_a7_a_stop_answers_every_waiting_call(decisions: DecisionStage, wa
 @pytest.mark.parametrize("way", WAYS_TO_CALL)
 @pytest.mark.parametrize("when", ["before", "together", "unheard"])
 async def test_a7_a_decision_during_a_stop_counts(
-    decisions: DecisionStage, way: str, when: str
+    decision_stage: DecisionStage, way: str, when: str
 ) -> None:
     """A call that got the decision runs; otherwise the next call finds the decision."""
-    client, result = await WAYS_TO_CALL[way](decisions)
+    client, result = await WAYS_TO_CALL[way](decision_stage)
     call = asyncio.ensure_future(result)
-    request = await decisions.only()
+    request = await decision_stage.only()
     await request.watched_by(1)
     if when != "unheard":
         request.decide("approved")
@@ -142,14 +146,14 @@ async def test_a7_a_decision_during_a_stop_counts(
     async with asyncio.timeout(WITHIN_S):
         answer = await call
         ends_here = not answer.get("isError")
-        again = answer if ends_here else answer_of(await ask_again(client, "pay"))
+        again = answer if ends_here else answer_of(await call_with_responses(client, "pay"))
 
     assert when == "together" or ends_here is (when == "before")
     assert again["content"][0]["text"] == "paid 1"
     assert Paid.amounts == [1]
 
 
-async def handed_over(client: EndpointTaskClient, task_id: str) -> None:
+async def wait_until_released(client: EndpointTaskClient, task_id: str) -> None:
     """Return once no process has the task."""
     tasks = client.records.of("acme").tasks
     async with asyncio.timeout(WITHIN_S):
@@ -161,23 +165,23 @@ async def handed_over(client: EndpointTaskClient, task_id: str) -> None:
 @pytest.mark.parametrize("kind", [EndpointTaskClient, ApprovingTaskClient])
 @pytest.mark.parametrize("late", [True, False])
 async def test_a7_a_stop_hands_over_waiting_tasks(
-    decisions: DecisionStage, kind: type[EndpointTaskClient], *, late: bool
+    decision_stage: DecisionStage, kind: type[EndpointTaskClient], *, late: bool
 ) -> None:
     """This holds for any drain time, and for tasks that begin to wait during the drain."""
-    server = TaskReplicas(decisions, kind)
+    server = TaskReplicas(decision_stage, kind)
     if late:
         server.first.task_runner.drain(HOUR_S)
     task_id = (await server.first.start("pay"))["taskId"]
     if not late:
-        await waiting(server, task_id)
+        await waiting_task(server, task_id)
         server.first.task_runner.drain(HOUR_S)
-    await handed_over(server.first, task_id)
+    await wait_until_released(server.first, task_id)
     await server.first.task_runner.sweep()
     async with asyncio.timeout(WITHIN_S):
         await server.first.task_runner.aclose()
     await server.second.task_runner.sweep()
-    await (await decisions.only()).watched_by(1)
-    (await decisions.only()).decide("approved")
+    await (await decision_stage.only()).watched_by(1)
+    (await decision_stage.only()).decide("approved")
     ended = await server.second.until(task_id)
 
     assert (ended["status"], Paid.amounts) == ("completed", [1])
@@ -186,13 +190,13 @@ async def test_a7_a_stop_hands_over_waiting_tasks(
 
 @pytest.mark.requirement("A7", "K-07", "N23")
 async def test_a7_an_approved_task_may_finish_within_the_drain_time(
-    decisions: DecisionStage,
+    decision_stage: DecisionStage,
 ) -> None:
     """It has started, so it ends here like any other work."""
-    server = TaskReplicas(decisions, EndpointTaskClient)
+    server = TaskReplicas(decision_stage, EndpointTaskClient)
     task_id = (await server.first.start("pay_slowly"))["taskId"]
-    await waiting(server, task_id)
-    (await decisions.only()).decide("approved")
+    await waiting_task(server, task_id)
+    (await decision_stage.only()).decide("approved")
     await asyncio.wait_for(Paid.begun.wait(), WITHIN_S)
     server.first.task_runner.drain(HOUR_S)
     Paid.go_on.set()

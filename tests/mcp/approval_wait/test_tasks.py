@@ -20,7 +20,7 @@ from tests.mcp.conftest import (
     Request,
     Verdict,
     paying_pack,
-    with_decisions,
+    with_decision_stage,
 )
 from tests.support.endpoint import JSON, META, TASKS, VERSION, EndpointTaskClient, message
 
@@ -38,12 +38,16 @@ class ApprovingTaskClient(EndpointTaskClient):
 class TaskReplicas:
     """Two replicas with one stage, each with its own connection to the store."""
 
-    def __init__(self, decisions: DecisionStage, kind: type[EndpointTaskClient]) -> None:
+    def __init__(self, decision_stage: DecisionStage, kind: type[EndpointTaskClient]) -> None:
         records, shared_store = MemoryRecords(), MemorySharedStore()
         self.cables = [DetachableRecords(records), DetachableRecords(records)]
         self.first, self.second = (
-            with_decisions(
-                decisions, kind, records=cable, shared_store=shared_store, task_limits=TASK_LIMITS
+            with_decision_stage(
+                decision_stage,
+                kind,
+                records=cable,
+                shared_store=shared_store,
+                task_limits=TASK_LIMITS,
             )
             for cable in self.cables
         )
@@ -69,9 +73,9 @@ class TaskReplicas:
 
 @pytest.fixture(params=[EndpointTaskClient, ApprovingTaskClient])
 async def server(
-    request: pytest.FixtureRequest, decisions: DecisionStage
+    request: pytest.FixtureRequest, decision_stage: DecisionStage
 ) -> AsyncIterator[TaskReplicas]:
-    server = TaskReplicas(decisions, request.param)
+    server = TaskReplicas(decision_stage, request.param)
     yield server
     await server.aclose()
 
@@ -80,13 +84,13 @@ def text(task: Any) -> str:
     return str(task["result"]["content"][0]["text"])
 
 
-def shows_page(client: EndpointTaskClient) -> bool:
+def can_show_page(client: EndpointTaskClient) -> bool:
     return isinstance(client, ApprovingTaskClient)
 
 
-async def waiting(server: TaskReplicas, task_id: str) -> Any:
+async def waiting_task(server: TaskReplicas, task_id: str) -> Any:
     """The task once it says what it waits for."""
-    status = "input_required" if shows_page(server.first) else "working"
+    status = "input_required" if can_show_page(server.first) else "working"
     return await server.first.when(
         task_id, lambda t: t["status"] == status and t.get("statusMessage")
     )
@@ -102,16 +106,16 @@ VERDICTS: list[tuple[Verdict, str]] = [
 @pytest.mark.requirement("A7", "A8", "K-02", "K-09")
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
 async def test_a7_a_waiting_task_shows_its_approval_message(
-    server: TaskReplicas, decisions: DecisionStage, verdict: Verdict, words: str
+    server: TaskReplicas, decision_stage: DecisionStage, verdict: Verdict, words: str
 ) -> None:
     """The status has the message; a client that opens pages gets the page, too."""
     task = await server.first.start("pay")
-    state = await waiting(server, task["taskId"])
-    (await decisions.only()).decide(verdict)
+    state = await waiting_task(server, task["taskId"])
+    (await decision_stage.only()).decide(verdict)
     ended = await server.second.until(task["taskId"])
 
     assert state["statusMessage"] == f"{MESSAGE} {PAGE}"
-    if shows_page(server.first):
+    if can_show_page(server.first):
         (request,) = state["inputRequests"].values()
         assert request["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
     assert (ended["status"], text(ended)) == ("completed", words)
@@ -124,12 +128,12 @@ async def test_a7_a_waiting_task_shows_its_approval_message(
     ("action", "ends"), [("accept", False), ("decline", True), ("cancel", True)]
 )
 async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
-    decisions: DecisionStage, action: str, *, ends: bool
+    decision_stage: DecisionStage, action: str, *, ends: bool
 ) -> None:
     """Accepting the page keeps the task waiting; declining it ends the task with a failure."""
-    server = TaskReplicas(decisions, ApprovingTaskClient)
+    server = TaskReplicas(decision_stage, ApprovingTaskClient)
     task_id = (await server.first.start("pay"))["taskId"]
-    (key,) = (await waiting(server, task_id))["inputRequests"]
+    (key,) = (await waiting_task(server, task_id))["inputRequests"]
     await server.second.answer(task_id, **{key: {"action": action}})
     if ends:
         ended = await server.first.until(task_id)
@@ -139,7 +143,7 @@ async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
         answered = await server.first.until(task_id, "working")
         assert answered["statusMessage"] == f"{MESSAGE} {PAGE}"
     assert Paid.amounts == []
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
     again = await server.first.call_with("pay") if ends else await server.first.until(task_id)
 
     assert "paid 1" in str(again if not ends else again.body)
@@ -148,12 +152,12 @@ async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
 
 @pytest.mark.requirement("K-07", "A7")
 async def test_a7_a_waiting_task_survives_its_servers(
-    server: TaskReplicas, decisions: DecisionStage
+    server: TaskReplicas, decision_stage: DecisionStage
 ) -> None:
     """Its tool has not started, so another replica takes it up, any number of times."""
     task_id = (await server.first.start("pay"))["taskId"]
-    await waiting(server, task_id)
-    request = await decisions.only()
+    await waiting_task(server, task_id)
+    request = await decision_stage.only()
     for _ in range(5):
         await server.crash()
         await wait_for_record(server, task_id, lambda record: b'"unstarted":true' in record.call)
@@ -168,12 +172,12 @@ async def test_a7_a_waiting_task_survives_its_servers(
 @pytest.mark.requirement("K-07", "K-10", "A7")
 @pytest.mark.parametrize("taken_up", [True, False])
 async def test_a7_an_approved_task_that_has_begun_does_not_run_again(
-    server: TaskReplicas, decisions: DecisionStage, *, taken_up: bool
+    server: TaskReplicas, decision_stage: DecisionStage, *, taken_up: bool
 ) -> None:
     """If its server stops while it pays, the task fails and says that the effect is unknown."""
     task_id = (await server.first.start("pay_slowly"))["taskId"]
-    await waiting(server, task_id)
-    request = await decisions.only()
+    await waiting_task(server, task_id)
+    request = await decision_stage.only()
     if taken_up:
         request.verdict = "approved"  # no notification: the runner that takes the task up finds it
         await server.crash()
@@ -189,13 +193,13 @@ async def test_a7_an_approved_task_that_has_begun_does_not_run_again(
 
 @pytest.mark.requirement("K-13", "A7")
 async def test_k_13_a_cancelled_task_does_not_begin(
-    server: TaskReplicas, decisions: DecisionStage
+    server: TaskReplicas, decision_stage: DecisionStage
 ) -> None:
     """The caller was told of the cancellation before the request was approved."""
     task_id = (await server.first.start("pay"))["taskId"]
-    await waiting(server, task_id)
+    await waiting_task(server, task_id)
     await server.second.about("cancel", task_id)
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
 
     assert (await server.first.until(task_id))["status"] == "cancelled"
     assert Paid.amounts == []
@@ -203,11 +207,11 @@ async def test_k_13_a_cancelled_task_does_not_begin(
 
 @pytest.mark.requirement("A7")
 async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
-    server: TaskReplicas, decisions: DecisionStage
+    server: TaskReplicas, decision_stage: DecisionStage
 ) -> None:
     """The decision may come long after the task's own lifetime."""
     task_id = (await server.first.start("pay"))["taskId"]
-    state = await waiting(server, task_id)
+    state = await waiting_task(server, task_id)
     for _ in range(5):
         for replica in (server.first, server.second):
             replica.clock.now += state["ttlMs"] / 1000 * 0.8
@@ -215,7 +219,7 @@ async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
         assert record is not None
         before = record.expires_at
         await wait_for_record(server, task_id, lambda now, before=before: now.expires_at > before)
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
 
     assert text(await server.first.until(task_id)) == "paid 1"
 
@@ -233,31 +237,31 @@ async def wait_for_record(
 
 @pytest.mark.requirement("K-01", "K-02")
 async def test_k_01_tasks_are_declared_if_a_tool_may_need_approval(
-    decisions: DecisionStage,
+    decision_stage: DecisionStage,
 ) -> None:
     """No tool has to support tasks itself; an approved call does not become one."""
     asks, asks_not = (
-        with_decisions(decisions, EndpointTaskClient),
+        with_decision_stage(decision_stage, EndpointTaskClient),
         EndpointTaskClient(paying_pack.tools.values()),
     )
     for client, declared in ((asks, True), (asks_not, False)):
         discovered = (await client.ask("server/discover")).json["result"]
         assert (TASKS in discovered["capabilities"]["extensions"]) is declared
     (request := Request(PAGE)).decide("approved")
-    decisions.requests[b"{}"] = request
+    decision_stage.requests[b"{}"] = request
 
     assert (await asks.call_with("pay")).json["result"]["resultType"] == "complete"
 
 
 @pytest.mark.requirement("K-02")
 async def test_k_02_a_long_approved_call_of_a_plain_tool_is_no_task(
-    decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
+    decision_stage: DecisionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only waiting for a decision turns such a call into a task."""
     monkeypatch.setattr(tool_calls, "UNSTARTED_S", 0.0)
-    client = with_decisions(decisions, EndpointTaskClient)
+    client = with_decision_stage(decision_stage, EndpointTaskClient)
     (request := Request(PAGE)).decide("approved")
-    decisions.requests[b"{}"] = request
+    decision_stage.requests[b"{}"] = request
     work = asyncio.create_task(client.call_with("pay_slowly"))
     await asyncio.wait_for(Paid.begun.wait(), 20)
     Paid.go_on.set()
@@ -267,10 +271,10 @@ async def test_k_02_a_long_approved_call_of_a_plain_tool_is_no_task(
 
 @pytest.mark.requirement("A7", "T-11")
 async def test_t_11_a_disconnect_before_the_task_is_stored_leaves_no_task(
-    decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
+    decision_stage: DecisionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The approval request stays for the next call."""
-    client = with_decisions(decisions, EndpointTaskClient)
+    client = with_decision_stage(decision_stage, EndpointTaskClient)
 
     async def create(*args: Any) -> None:
         await asyncio.Event().wait()
@@ -281,11 +285,11 @@ async def test_t_11_a_disconnect_before_the_task_is_stored_leaves_no_task(
     headers = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call"), ("mcp-name", "pay")]
     body = message("tools/call", params)
     work = asyncio.create_task(client.send(body, [JSON, *headers], hang_up=hang_up))
-    await decisions.only()
+    await decision_stage.only()
     hang_up.set()
 
     assert (await asyncio.wait_for(work, 5)).status == 0
-    (await decisions.only()).decide("approved")
+    (await decision_stage.only()).decide("approved")
     assert Paid.amounts == []
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import client as mcp_client
-from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decisions
-from tests.support.client_requests import ask_again, go_on, input_requests_of
+from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decision_stage
+from tests.support.client_requests import call_with_responses, input_requests_of, next_round
 from tests.support.endpoint import EndpointClient, Response
 
 PAGES = {"elicitation": {"form": {}, "url": {}}}
@@ -15,8 +15,8 @@ ACCEPT_ANSWER = {"action": "accept"}
 
 
 @pytest.fixture
-def client(decisions: DecisionStage) -> EndpointClient:
-    return with_decisions(decisions, EndpointClient)
+def client(decision_stage: DecisionStage) -> EndpointClient:
+    return with_decision_stage(decision_stage, EndpointClient)
 
 
 def key_of(response: Response) -> str:
@@ -37,30 +37,32 @@ def failure(response: Response) -> str:
     return str(result["content"][0]["text"])
 
 
-async def begin(client: EndpointClient) -> Response:
-    return await ask_again(client, "pay", capabilities=PAGES)
+async def first_round(client: EndpointClient) -> Response:
+    return await call_with_responses(client, "pay", capabilities=PAGES)
 
 
-async def again(client: EndpointClient, before: Response, answer: Any = ACCEPT_ANSWER) -> Response:
+async def second_round(
+    client: EndpointClient, before: Response, answer: Any = ACCEPT_ANSWER
+) -> Response:
     state = answer_of(before)["requestState"]
     (key,) = answer_of(before)["inputRequests"]
     responses = {} if answer is None else {key: answer}
-    return await ask_again(
+    return await call_with_responses(
         client, "pay", capabilities=PAGES, inputResponses=responses, requestState=state
     )
 
 
 @pytest.mark.requirement("A7", "E-05", "M-02", "M-09")
 async def test_a7_the_answer_is_the_page_and_no_call_keeps_waiting(
-    client: EndpointClient, decisions: DecisionStage
+    client: EndpointClient, decision_stage: DecisionStage
 ) -> None:
     """The answer has the approval message and the page's address; the tool has not run."""
-    requests = input_requests_of(await begin(client))
+    requests = input_requests_of(await first_round(client))
 
     (client_request,) = requests.values()
     assert client_request["method"] == "elicitation/create"
     assert client_request["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
-    assert (await decisions.only()).watchers == 0
+    assert (await decision_stage.only()).watchers == 0
     assert Paid.amounts == []
 
 
@@ -72,23 +74,23 @@ async def test_a7_the_answer_is_the_page_and_no_call_keeps_waiting(
 )
 async def test_a7_the_next_round_has_the_decision(
     client: EndpointClient,
-    decisions: DecisionStage,
+    decision_stage: DecisionStage,
     verdict: Verdict,
     words: str,
     *,
     while_held: bool,
 ) -> None:
     """The approver decides before the client calls again or while that call waits."""
-    before = await begin(client)
-    request = await decisions.only()
+    before = await first_round(client)
+    request = await decision_stage.only()
     if while_held:
-        work = asyncio.create_task(again(client, before))
+        work = asyncio.create_task(second_round(client, before))
         await request.watched_by(1)
         request.decide(verdict)
         response = await work
     else:
         request.decide(verdict)
-        response = await again(client, before)
+        response = await second_round(client, before)
 
     assert answer_of(response)["content"][0]["text"] == words
     assert Paid.amounts == ([1] if verdict == "approved" else [])
@@ -98,15 +100,15 @@ async def test_a7_the_next_round_has_the_decision(
 @pytest.mark.parametrize(
     "answer", [ACCEPT_ANSWER, {"action": "accept", "content": {"ok": True}}, None]
 )
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_wait")
 async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
     client: EndpointClient, answer: Any
 ) -> None:
     """An opened page is no decision, so each round asks again with a new key."""
-    response = await begin(client)
+    response = await first_round(client)
     keys = [key_of(response)]
     for _ in range(40):  # more than a tool may ask
-        response = await again(client, response, answer)
+        response = await second_round(client, response, answer)
         keys += answer_of(response)["inputRequests"]
 
     assert len(set(keys)) == 41
@@ -116,24 +118,24 @@ async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
 @pytest.mark.requirement("A7", "E-12")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a7_declining_the_page_ends_the_wait(
-    client: EndpointClient, decisions: DecisionStage, action: str
+    client: EndpointClient, decision_stage: DecisionStage, action: str
 ) -> None:
     """The call fails; its request stays, and the same call finds it again."""
-    response = await again(client, await begin(client), {"action": action})
+    response = await second_round(client, await first_round(client), {"action": action})
 
     assert failure(response).startswith(f"{MESSAGE} {PAGE} Try again")
-    (await decisions.only()).decide("approved")
-    assert answer_of(await begin(client))["content"][0]["text"] == "paid 1"
+    (await decision_stage.only()).decide("approved")
+    assert answer_of(await first_round(client))["content"][0]["text"] == "paid 1"
 
 
 @pytest.mark.requirement("A7", "E-12")
 async def test_a7_declining_the_page_does_not_undo_an_approval(
-    client: EndpointClient, decisions: DecisionStage
+    client: EndpointClient, decision_stage: DecisionStage
 ) -> None:
     """A call that was approved before the client declined still runs."""
-    before = await begin(client)
-    (await decisions.only()).decide("approved")
-    await again(client, before, {"action": "decline"})
+    before = await first_round(client)
+    (await decision_stage.only()).decide("approved")
+    await second_round(client, before, {"action": "decline"})
 
     assert Paid.amounts == [1]
 
@@ -142,35 +144,35 @@ async def test_a7_declining_the_page_does_not_undo_an_approval(
 @pytest.mark.parametrize("answer", ["yes", {"action": "approved"}, {}])
 async def test_m_11_a_malformed_answer_is_refused(client: EndpointClient, answer: Any) -> None:
     """The error is that of any other round."""
-    response = await again(client, await begin(client), answer)
+    response = await second_round(client, await first_round(client), answer)
 
     assert response.error == (400, -32602)
 
 
 @pytest.mark.requirement("M-06", "M-07")
 async def test_m_07_a_state_counts_only_for_its_own_call(
-    client: EndpointClient, decisions: DecisionStage
+    client: EndpointClient, decision_stage: DecisionStage
 ) -> None:
     """With other arguments it is refused, and so is an invented state."""
-    before = await begin(client)
+    before = await first_round(client)
 
-    other = await go_on(client, "pay", before, {key_of(before): ACCEPT_ANSWER}, {"amount": 5})
-    forged = await ask_again(client, "pay", capabilities=PAGES, requestState="x" * 80)
+    other = await next_round(client, "pay", before, {key_of(before): ACCEPT_ANSWER}, {"amount": 5})
+    forged = await call_with_responses(client, "pay", capabilities=PAGES, requestState="x" * 80)
 
     assert other.error == forged.error == (400, -32602)
-    assert len(decisions.requests) == 1
+    assert len(decision_stage.requests) == 1
 
 
 @pytest.mark.requirement("PR-01", "A7")
 async def test_pr_01_a_client_with_a_progress_token_learns_that_its_call_waits(
-    client: EndpointClient, decisions: DecisionStage
+    client: EndpointClient, decision_stage: DecisionStage
 ) -> None:
     """Progress grows over the waiting and the work together."""
-    before = await begin(client)
-    request = await decisions.only()
+    before = await first_round(client)
+    request = await decision_stage.only()
     state = answer_of(before)["requestState"]
     work = asyncio.create_task(
-        ask_again(
+        call_with_responses(
             client, "pay", capabilities=PAGES, requestState=state, meta={"progressToken": "p"}
         )
     )

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.support.client_requests import (
-    ACCEPTED,
+    ACCEPTED_FORM,
     SESSION_CAPABILITIES,
     next_request,
-    opened,
-    said_in_session,
+    opened_pair,
+    session_result_text,
 )
 from tests.support.endpoint import message
 from tests.support.endpoint_clients import EndpointPair
@@ -19,7 +19,7 @@ LEGACY_REVISIONS = ["2025-11-25", "2025-06-18", "2025-03-26"]
 
 @pytest.fixture
 async def replicas() -> EndpointPair:
-    return await opened()
+    return await opened_pair()
 
 
 @pytest.mark.requirement("E-02", "E-12", "DE-10", "SA-04", "E-01")
@@ -29,7 +29,7 @@ async def test_e_02_a_form_is_sent_on_the_calls_stream_and_answered_at_any_proce
     version: str, at: str
 ) -> None:
     """The answer gets 202 at either process; 2025-06-18 has no mode member."""
-    replicas = await opened(version)
+    replicas = await opened_pair(version)
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
 
@@ -38,8 +38,8 @@ async def test_e_02_a_form_is_sent_on_the_calls_stream_and_answered_at_any_proce
     assert request["params"]["requestedSchema"]["properties"]["name"] == {"type": "string"}
     assert request["params"].get("mode", "form") == "form"
     assert ("mode" in request["params"]) <= (version == "2025-11-25")
-    assert await replicas.answer(getattr(replicas, at), request["id"], result=ACCEPTED) == 202
-    assert await said_in_session(live) == (False, "accept Ann")
+    assert await replicas.answer(getattr(replicas, at), request["id"], result=ACCEPTED_FORM) == 202
+    assert await session_result_text(live) == (False, "accept Ann")
 
 
 @pytest.mark.requirement("E-12")
@@ -52,14 +52,14 @@ async def test_e_12_the_tool_sees_a_declined_or_cancelled_form(
     request = await next_request(live)
     await replicas.answer(replicas.two, request["id"], result={"action": action})
 
-    assert await said_in_session(live) == (False, f"{action} None")
+    assert await session_result_text(live) == (False, f"{action} None")
 
 
 @pytest.mark.requirement("SA-02", "SA-01", "RO-01", "RO-02")
 @pytest.mark.parametrize("version", LEGACY_REVISIONS)
 async def test_sa_02_sampling_and_roots_requests_are_sent_in_every_revision(version: str) -> None:
     """Both requests are sent on the call's stream, in the form of the revision."""
-    replicas = await opened(version)
+    replicas = await opened_pair(version)
     live = replicas.call(replicas.one, "sample")
     request = await next_request(live)
     message_ = request["params"]["messages"][0]
@@ -67,13 +67,13 @@ async def test_sa_02_sampling_and_roots_requests_are_sent_in_every_revision(vers
     assert (message_["role"], message_["content"]["text"]) == ("user", "Say hello")
     sampled = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "hello"}}
     await replicas.answer(replicas.two, request["id"], result=sampled)
-    assert await said_in_session(live) == (False, "m")
+    assert await session_result_text(live) == (False, "m")
 
     live = replicas.call(replicas.two, "roots")
     request = await next_request(live)
     assert request["method"] == "roots/list"
     await replicas.answer(replicas.one, request["id"], result={"roots": [{"uri": "file:///work"}]})
-    assert await said_in_session(live) == (False, "file:///work")
+    assert await session_result_text(live) == (False, "file:///work")
 
 
 @pytest.mark.requirement("E-05", "E-12")
@@ -87,7 +87,7 @@ async def test_e_05_a_page_to_open_has_an_id_of_its_own(replicas: EndpointPair) 
         assert request["params"]["url"] == "https://mcp.example.com/connect"
         ids.add(request["params"]["elicitationId"])
         await replicas.answer(replicas.two, request["id"], result={"action": "accept"})
-        assert await said_in_session(live) == (False, "accept")
+        assert await session_result_text(live) == (False, "accept")
     assert len(ids) == 2
 
 
@@ -127,7 +127,7 @@ async def test_e_15_only_a_page_is_answered_with_error_32042(
     tool: str, version: str, declared: dict[str, Any]
 ) -> None:
     """Any other request that the client cannot answer fails with a text for the model."""
-    replicas = await opened(version, **declared)
+    replicas = await opened_pair(version, **declared)
     call = message("tools/call", {"name": tool, "arguments": {}})
 
     result = (
@@ -155,7 +155,7 @@ async def test_e_01_a_client_gets_no_request_that_it_did_not_declare(
     tool: str, version: str, declared: dict[str, Any]
 ) -> None:
     """No request goes out; the model learns which capability the client lacks."""
-    replicas = await opened(version, **declared)
+    replicas = await opened_pair(version, **declared)
     live = replicas.call(replicas.one, tool)
     await live.over()
 
@@ -165,12 +165,12 @@ async def test_e_01_a_client_gets_no_request_that_it_did_not_declare(
 @pytest.mark.requirement("E-01")
 async def test_e_01_an_empty_elicitation_capability_means_forms(replicas: EndpointPair) -> None:
     """Clients that know only forms declare an empty object."""
-    replicas = await opened(elicitation={})
+    replicas = await opened_pair(elicitation={})
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
-    await replicas.answer(replicas.one, request["id"], result=ACCEPTED)
+    await replicas.answer(replicas.one, request["id"], result=ACCEPTED_FORM)
 
-    assert (await said_in_session(live))[0] is False
+    assert (await session_result_text(live))[0] is False
 
 
 @pytest.mark.requirement("E-12", "CX-05")
@@ -194,7 +194,7 @@ async def test_e_12_a_clients_error_fails_the_call_and_keeps_the_session(
     request = await next_request(live)
     await replicas.answer(replicas.two, request["id"], **member)
 
-    failed, text = await said_in_session(live)
+    failed, text = await session_result_text(live)
 
     assert failed
     assert words in text

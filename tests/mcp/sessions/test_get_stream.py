@@ -37,15 +37,15 @@ async def replicas() -> EndpointPair:
     return await EndpointPair(pack.tools.values()).open()
 
 
-async def a_round(client: EndpointClient, times: int = 1) -> None:
+async def pass_keepalive_interval(client: EndpointClient, times: int = 1) -> None:
     """The time between two beats passes for every stream of a process."""
     for _ in range(times):
         for _ in range(client.streams.steps):
             client.streams.look()
-        await settled()
+        await run_ready_tasks()
 
 
-async def settled() -> None:
+async def run_ready_tasks() -> None:
     """Let every task that is ready run."""
     for _ in range(50):
         await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def call(replicas: EndpointPair, client: EndpointClient, tool: str, **argu
     assert (await client.within(replicas.session, message("tools/call", params))).status == 200
 
 
-async def watch(replicas: EndpointPair, *uris: str) -> None:
+async def subscribe(replicas: EndpointPair, *uris: str) -> None:
     """Subscribe the session to documents."""
     for client in (replicas.one, replicas.two):
         client.endpoint._handshake._server.may_read = lambda caller, uri: True  # type: ignore[method-assign]
@@ -109,7 +109,7 @@ async def test_s_11_only_the_newest_stream_of_a_session_gets_messages(
 ) -> None:
     """The older stream closes at the other process, too, even if the notification is lost."""
     older = await replicas.get(replicas.one).opened()
-    await settled()
+    await run_ready_tasks()
     if lost:
 
         async def vanishes(topic: str, message: bytes) -> None:
@@ -117,10 +117,10 @@ async def test_s_11_only_the_newest_stream_of_a_session_gets_messages(
 
         monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", vanishes)
     newer = await replicas.get(replicas.two).opened()
-    await settled()
+    await run_ready_tasks()
     if lost:
         monkeypatch.undo()
-        await a_round(replicas.one, LOOK_EVERY)
+        await pass_keepalive_interval(replicas.one, LOOK_EVERY)
     assert await older.rest() == []
 
     await call(replicas, replicas.one, "rename")
@@ -158,7 +158,7 @@ async def test_s_10_no_notification_of_another_tenant_arrives(replicas: Endpoint
     replicas.two.caller = a_caller()
     replicas.session = mine
     await call(replicas, replicas.two, "touch", uri="x")
-    await settled()
+    await run_ready_tasks()
 
     live.hang_up()
     await live.over()
@@ -168,10 +168,10 @@ async def test_s_10_no_notification_of_another_tenant_arrives(replicas: Endpoint
 @pytest.mark.requirement("S-10")
 async def test_s_10_only_subscribed_resources_are_announced(replicas: EndpointPair) -> None:
     """Many changes before the client reads are one message."""
-    await watch(replicas, "file:///a")
+    await subscribe(replicas, "file:///a")
     slow = replicas.get(replicas.one, slow=True)
     await slow.opened()
-    await settled()
+    await run_ready_tasks()
     await call(replicas, replicas.two, "touch", uri="file:///b")
     await call(replicas, replicas.two, "touch", uri="file:///a", times=1000)
     await call(replicas, replicas.two, "rename")
@@ -190,8 +190,8 @@ async def test_s_10_only_subscribed_resources_are_announced(replicas: EndpointPa
 async def test_s_10_a_new_subscription_applies_to_an_open_stream(replicas: EndpointPair) -> None:
     """The process of the open stream learns of the subscription made at the other one."""
     live = await replicas.get(replicas.one).opened()
-    await settled()
-    await watch(replicas, "file:///a")
+    await run_ready_tasks()
+    await subscribe(replicas, "file:///a")
     room = await replicas.two.endpoint._handshake.find(_exchange(replicas))
     assert room is not None
     await room.send("watch")
@@ -215,9 +215,9 @@ def _exchange(replicas: EndpointPair) -> Any:
 async def test_s_21_a_stream_sends_keepalive_comments(replicas: EndpointPair) -> None:
     """Proxies then keep the connection, and a dead one is noticed."""
     live = await replicas.get(replicas.one).opened()
-    await settled()
+    await run_ready_tasks()
     before = live.taken
-    await a_round(replicas.one, 3)
+    await pass_keepalive_interval(replicas.one, 3)
 
     assert live.taken == before + 3
     live.hang_up()
@@ -230,7 +230,7 @@ async def test_s_20_a_stream_ends_with_its_token(replicas: EndpointPair) -> None
     replicas.become(a_caller(expires_at=int(replicas.one.clock.now) + 60))
     live = await replicas.get(replicas.one).opened()
     replicas.one.clock.now += 61
-    await a_round(replicas.one)
+    await pass_keepalive_interval(replicas.one)
 
     assert await live.rest() == []
     await live.over()
@@ -242,7 +242,7 @@ async def test_s_21_a_stopping_server_closes_its_streams_and_refuses_new_ones(
 ) -> None:
     """The client opens its next stream at the other process."""
     live = await replicas.get(replicas.one).opened()
-    await settled()
+    await run_ready_tasks()
     replicas.one.streams.close()
 
     assert await live.rest() == []
@@ -288,7 +288,7 @@ async def test_s_21_a_failing_shared_store_leaves_no_stream_or_subscription(
     monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", fails)
     live = replicas.get(replicas.one)
     await live.over()
-    await settled()
+    await run_ready_tasks()
 
     assert live.status == 503
     assert len(replicas.one.streams) == 0

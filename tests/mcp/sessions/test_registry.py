@@ -65,111 +65,115 @@ class Two:
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Two:
+def two_registries(monkeypatch: pytest.MonkeyPatch) -> Two:
     return Two(monkeypatch)
 
 
-async def test_a_record_is_read_once_and_not_for_every_request(two: Two) -> None:
+async def test_a_record_is_read_once_and_not_for_every_request(two_registries: Two) -> None:
     """A read for each request would cost more than the request."""
     session = a_session()
     for _ in range(100):
-        assert await two.level(two.here, session) is None
+        assert await two_registries.level(two_registries.here, session) is None
 
-    assert two.reads == 1
+    assert two_registries.reads == 1
 
 
-async def test_a_change_at_another_process_applies_to_the_next_request(two: Two) -> None:
+async def test_a_change_at_another_process_applies_to_the_next_request(two_registries: Two) -> None:
     """Both processes apply a new log level and the end of the session."""
     session = a_session()
-    for register in (two.here, two.there):
-        await two.level(register, session)
-    await two.change(session, log_level="error")
+    for register in (two_registries.here, two_registries.there):
+        await two_registries.level(register, session)
+    await two_registries.change(session, log_level="error")
 
-    assert await two.level(two.here, session) == await two.level(two.there, session) == "error"
+    assert (
+        await two_registries.level(two_registries.here, session)
+        == await two_registries.level(two_registries.there, session)
+        == "error"
+    )
 
-    await two.change(session, ended=True)
-    assert await two.here.channel("acme", session) is None
-    assert await two.there.channel("acme", session) is None
-    assert len(two.here) == len(two.there) == 0
+    await two_registries.change(session, ended=True)
+    assert await two_registries.here.channel("acme", session) is None
+    assert await two_registries.there.channel("acme", session) is None
+    assert len(two_registries.here) == len(two_registries.there) == 0
 
 
-async def test_after_a_lost_notification_the_record_is_read_again_soon(two: Two) -> None:
+async def test_after_a_lost_notification_the_record_is_read_again_soon(two_registries: Two) -> None:
     """A replica that missed the notification reads the record again within seconds."""
     session = a_session()
-    await two.level(two.here, session)
-    await two.change(session, tell=False, ended=True)
-    assert await two.here.channel("acme", session) is not None
+    await two_registries.level(two_registries.here, session)
+    await two_registries.change(session, tell=False, ended=True)
+    assert await two_registries.here.channel("acme", session) is not None
 
-    two.clock.now += CACHED_S
+    two_registries.clock.now += CACHED_S
 
-    assert await two.here.channel("acme", session) is None
+    assert await two_registries.here.channel("acme", session) is None
 
 
-async def test_a_change_while_the_record_is_read_is_not_missed(two: Two) -> None:
+async def test_a_change_while_the_record_is_read_is_not_missed(two_registries: Two) -> None:
     """Neither the first reader nor a concurrent request gets the old record."""
     session = a_session()
-    await two.level(two.here, session)
-    await two.change(session, log_level="debug")
-    two.gate = asyncio.Event()
-    reading = asyncio.create_task(two.here.channel("acme", session))
+    await two_registries.level(two_registries.here, session)
+    await two_registries.change(session, log_level="debug")
+    two_registries.gate = asyncio.Event()
+    reading = asyncio.create_task(two_registries.here.channel("acme", session))
     await asyncio.sleep(0)
-    gate, two.gate = two.gate, None
-    await two.change(session, ended=True)
-    meanwhile = await two.here.channel("acme", session)
+    gate, two_registries.gate = two_registries.gate, None
+    await two_registries.change(session, ended=True)
+    meanwhile = await two_registries.here.channel("acme", session)
     gate.set()
     await asyncio.wait_for(reading, 20)
 
     assert meanwhile is None
-    assert await two.here.channel("acme", session) is None
+    assert await two_registries.here.channel("acme", session) is None
 
 
 async def test_without_a_shared_store_every_request_reads(
-    two: Two, monkeypatch: pytest.MonkeyPatch
+    two_registries: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No notification could arrive, so no record is cached."""
 
     async def fails(*_: object) -> None:
         raise StoreUnavailable
 
-    monkeypatch.setattr(two.shared_store.of("acme"), "follow", fails)
+    monkeypatch.setattr(two_registries.shared_store.of("acme"), "follow", fails)
     session = a_session()
-    await two.level(two.here, session)
-    await two.change(session, tell=False, log_level="error")
+    await two_registries.level(two_registries.here, session)
+    await two_registries.change(session, tell=False, log_level="error")
 
-    assert await two.level(two.here, session) == "error"
-    assert len(two.here) == 0
+    assert await two_registries.level(two_registries.here, session) == "error"
+    assert len(two_registries.here) == 0
 
 
 async def test_the_number_of_remembered_sessions_is_bounded(
-    two: Two, monkeypatch: pytest.MonkeyPatch
+    two_registries: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The longest unused sessions are dropped, with their subscriptions."""
     monkeypatch.setattr(channel, "MAX_REMEMBERED_SESSIONS", 10)
     sessions = [a_session() for _ in range(30)]
     for session in sessions:
-        await two.level(two.here, sessions[0])
-        await two.level(two.here, session)
-    reads = two.reads
-    await two.level(two.here, sessions[0])
-    assert two.reads == reads
-    assert len(two.here) == 10
-    two.clock.now += IDLE_S + 1
+        await two_registries.level(two_registries.here, sessions[0])
+        await two_registries.level(two_registries.here, session)
+    reads = two_registries.reads
+    await two_registries.level(two_registries.here, sessions[0])
+    assert two_registries.reads == reads
+    assert len(two_registries.here) == 10
+    two_registries.clock.now += IDLE_S + 1
     for _ in range(10):
-        await two.level(two.here, a_session())
+        await two_registries.level(two_registries.here, a_session())
     await asyncio.sleep(0)
 
-    assert len(two.here) == 10
-    followers = vars(two.shared_store.of("acme"))["_followers"]
+    assert len(two_registries.here) == 10
+    followers = vars(two_registries.shared_store.of("acme"))["_followers"]
     assert len(followers) == 10
-    two.here.close()
+    two_registries.here.close()
     assert followers == {}
 
 
 async def test_two_concurrent_first_requests_keep_one_subscription(
-    two: Two, monkeypatch: pytest.MonkeyPatch
+    two_registries: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second follow of the topic is closed again."""
-    shared_store = two.shared_store.of("acme")
+    shared_store = two_registries.shared_store.of("acme")
     follow = shared_store.follow
 
     async def slowly(topic: str, deliver: Any) -> Any:
@@ -179,8 +183,8 @@ async def test_two_concurrent_first_requests_keep_one_subscription(
     monkeypatch.setattr(shared_store, "follow", slowly)
     session = a_session()
 
-    await asyncio.gather(*(two.level(two.here, session) for _ in range(5)))
+    await asyncio.gather(*(two_registries.level(two_registries.here, session) for _ in range(5)))
     await asyncio.sleep(0)
 
     (registered,) = vars(shared_store)["_followers"].values()
-    assert len(registered) == len(two.here) == 1
+    assert len(registered) == len(two_registries.here) == 1

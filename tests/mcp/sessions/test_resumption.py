@@ -65,7 +65,7 @@ async def replicas() -> EndpointPair:
     return await EndpointPair(pack.tools.values()).open()
 
 
-async def primed(live: OpenExchange) -> str:
+async def first_event_id(live: OpenExchange) -> str:
     """Return the id of the first event, which has no data."""
     block = await live.block()
     assert block is not None
@@ -85,7 +85,7 @@ async def test_s_06_a_stream_begins_with_an_empty_event_that_has_an_id(
     """2025-11-25: a client that loses the connection at once can already resume."""
     live = replicas.call(replicas.one, "walk", steps=[])
 
-    first = await primed(live)
+    first = await first_event_id(live)
     second, report = await live.event()
     third, answer = await live.event()
 
@@ -153,7 +153,7 @@ async def test_s_12_a_client_that_resumes_after_the_end_gets_the_answer(
 ) -> None:
     """Any process sends all remaining events, and then the stream ends."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
-    seen = await primed(live)
+    seen = await first_event_id(live)
     live.hang_up()
     ResumptionStep.let("a")
     await live.over()
@@ -189,7 +189,7 @@ async def test_s_06_a_call_can_close_its_connection_and_continue(
 ) -> None:
     """The client gets a retry time, and finds the rest at any process."""
     live = replicas.call(replicas.one, "rest", until="a", report=report)
-    seen = await primed(live)
+    seen = await first_event_id(live)
     if report:
         seen, _ = await live.event()
     assert await live.block() == {"retry": "250"}
@@ -208,7 +208,7 @@ async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
     """The stream ends at once and not at the next keepalive, which never comes in this test."""
     monkeypatch.setattr(open_streams, "BEATS_A_SECOND", 1e-6)
     live = replicas.call(replicas.one, "rest", until="a")
-    seen = await primed(live)
+    seen = await first_event_id(live)
     await live.rest()
     again = await replicas.resume(replicas.two, seen).opened()
     for _ in range(50):

@@ -48,7 +48,7 @@ class Hung:
     stopped = asyncio.Event()
 
 
-def headed(version: str | None, *more: Header) -> list[Header]:
+def version_headers(version: str | None, *more: Header) -> list[Header]:
     return [JSON, *more] if version is None else [JSON, ("mcp-protocol-version", version), *more]
 
 
@@ -56,7 +56,7 @@ def headed(version: str | None, *more: Header) -> list[Header]:
 async def test_the_documented_call_is_answered_without_a_session(version: str | None) -> None:
     """`tools/call` in each older revision and in none; no session is opened for it."""
     body = message("tools/call", {"name": "echo", "arguments": {"text": "hello"}}, identity=2)
-    answer = await EndpointClient().send(body, headed(version))
+    answer = await EndpointClient().send(body, version_headers(version))
 
     assert answer.status == 200
     assert answer.json["id"] == 2
@@ -88,7 +88,7 @@ async def test_every_method_that_needs_no_session_answers_without_one(version: s
         ("tools/list", {"cursor": 5}),
     ]
     for method, params in methods:
-        alone = await client.send(message(method, params), headed(version))
+        alone = await client.send(message(method, params), version_headers(version))
         within = await client.within(session, message(method, params))
 
         assert (alone.status, alone.body) == (within.status, within.body), method
@@ -105,8 +105,8 @@ async def test_revision_2024_11_05_in_the_header_counts_as_no_header(verb: str) 
         b"[" + message("ping") + b"]",
     ]
     for body in bodies if verb == "POST" else [b""]:
-        plain = await client.send(body, headed(None), verb=verb)
-        named = await client.send(body, headed("2024-11-05"), verb=verb)
+        plain = await client.send(body, version_headers(None), verb=verb)
+        named = await client.send(body, version_headers("2024-11-05"), verb=verb)
 
         assert (named.status, named.body) == (plain.status, plain.body)
         assert ("mcp-session-id" in named.headers) == ("mcp-session-id" in plain.headers)
@@ -127,7 +127,7 @@ async def test_a_tool_that_asks_fails_without_a_session() -> None:
     client = EndpointClient(fixture_tools.question_pack.tools.values())
     body = message("tools/call", {"name": "test_elicitation", "arguments": {"message": "Who?"}})
     for version in VERSIONS:
-        answer = await client.send(body, headed(version, EVENTS))
+        answer = await client.send(body, version_headers(version, EVENTS))
         result = answer.json["result"]
 
         assert result["isError"] is True
@@ -139,9 +139,9 @@ async def test_a_client_of_event_streams_receives_more_than_a_client_of_json() -
     client = EndpointClient(pack.tools.values())
     params = {"name": "tell", "arguments": {}, "_meta": {"progressToken": 1.5}}
     body = message("tools/call", params)
-    heard = (await client.send(body, headed(None, EVENTS))).events
+    heard = (await client.send(body, version_headers(None, EVENTS))).events
     plain = [
-        await client.send(body, headed(None)),
+        await client.send(body, version_headers(None)),
         await client.send(body, [JSON, ("accept", "*/*")]),
     ]
 
@@ -176,7 +176,7 @@ async def test_a_suspended_tenant_and_a_repeated_header_are_refused() -> None:
     twice = [("mcp-protocol-version", "2025-06-18"), ("mcp-protocol-version", "2025-11-25")]
     doubled = await client.send(message("tools/list"), [JSON, *twice])
     plain = await client.send(message("tools/list"), [("content-type", "text/plain")])
-    modern = await client.send(message("tools/list"), headed(VERSION))
+    modern = await client.send(message("tools/list"), version_headers(VERSION))
 
     assert suspended.error == (200, -31001)
     assert doubled.error == (400, -32020)
@@ -187,7 +187,7 @@ async def test_a_suspended_tenant_and_a_repeated_header_are_refused() -> None:
 async def test_a_refusal_in_a_batch_keeps_no_reference_to_its_request() -> None:
     """The exception is a constant, so a traceback would gather data of every request."""
     batch = [json.loads(message("logging/setLevel", {"level": "info"}, identity=1))] * 10
-    answer = await EndpointClient().send(json.dumps(batch).encode(), headed(None))
+    answer = await EndpointClient().send(json.dumps(batch).encode(), version_headers(None))
 
     assert [message["error"]["message"] for message in answer.json] == [
         str(SESSION_ID_REQUIRED.message)

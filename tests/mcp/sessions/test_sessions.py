@@ -61,7 +61,7 @@ async def replicas() -> EndpointPair:
     return await EndpointPair(pack.tools.values()).open()
 
 
-async def levels(replicas: EndpointPair, client: Any) -> list[str]:
+async def message_levels(replicas: EndpointPair, client: Any) -> list[str]:
     """Make a call; return the levels of its messages."""
     live = replicas.post(client, message("tools/call", {"name": "say", "arguments": {}}))
     await live.over()
@@ -81,7 +81,7 @@ async def test_lg_05_the_session_remembers_the_level_at_every_process(
     )
 
     assert answer.json["result"] == {}
-    assert await levels(replicas, replicas.two) == LEVELS[LEVELS.index(level) :]
+    assert await message_levels(replicas, replicas.two) == LEVELS[LEVELS.index(level) :]
 
 
 @pytest.mark.requirement("LG-05")
@@ -92,7 +92,7 @@ async def test_lg_05_until_a_level_is_set_a_session_gets_important_messages(
     await replicas.one.within(replicas.session, message("logging/setLevel", {"level": "error"}))
     await replicas.open()
 
-    assert await levels(replicas, replicas.one) == LEVELS[1:]
+    assert await message_levels(replicas, replicas.one) == LEVELS[1:]
 
 
 @pytest.mark.requirement("LG-05")
@@ -104,7 +104,7 @@ async def test_lg_05_an_unknown_level_is_refused(replicas: EndpointPair, level: 
     answer = await replicas.one.within(replicas.session, message("logging/setLevel", params))
 
     assert answer.error == (200, -32602)
-    assert await levels(replicas, replicas.two) == LEVELS[1:]
+    assert await message_levels(replicas, replicas.two) == LEVELS[1:]
 
 
 @pytest.mark.requirement("L-05")

@@ -10,7 +10,7 @@ LIMIT = 12
 TEXTS = st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), max_size=8)
 
 
-def cut(data: bytes, sizes: list[int]) -> list[bytes]:
+def pieces_of(data: bytes, sizes: list[int]) -> list[bytes]:
     """The data in pieces of these sizes, the rest in one."""
     pieces = []
     for size in sizes:
@@ -26,7 +26,7 @@ def test_a_line_is_read_whole_or_reported_as_too_long(
     """A line that is too long takes no other with it."""
     data = b"\n".join(texts) + (b"\n" if ended else b"")
     lines = LineReader(LIMIT)
-    got = [line for piece in cut(data, sizes) for line in lines.cut(piece)]
+    got = [line for piece in pieces_of(data, sizes) for line in lines.cut(piece)]
     got += lines.unfinished_line()
 
     expected = [
@@ -66,7 +66,7 @@ async def test_events_become_messages(sizes: list[int]) -> None:
     frames = Frames(take, b"1")
     headers = [(b"content-type", b"text/event-stream"), (b"mcp-session-id", b"s")]
     await frames.send({"type": "http.response.start", "status": 200, "headers": headers})
-    for piece in cut(EVENTS, sizes):
+    for piece in pieces_of(EVENTS, sizes):
         await frames.send({"type": "http.response.body", "body": piece, "more_body": True})
     assert not frames.paused
     await frames.send({"type": "http.response.body", "body": b""})

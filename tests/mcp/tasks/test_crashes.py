@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.client import ResourceClient
-from tests.support.endpoint import DECLARED, META, VERSION, message
+from tests.support.endpoint import DECLARED_META, META, VERSION, message
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.replicas import ReplicaProcesses
@@ -62,7 +62,7 @@ class CrashingReplicas(ReplicaProcesses):
             ("Mcp-Method", method),
             ("Mcp-Name", name),
         ]
-        meta = {META + "protocolVersion": VERSION, **DECLARED}
+        meta = {META + "protocolVersion": VERSION, **DECLARED_META}
         body = message(method, {**params, "_meta": meta})
         client = ResourceClient(self.url)
         client.port = self.ports[at]

@@ -9,8 +9,8 @@ import pytest
 
 from gatepost import CallContext, Pack
 from tests.support import client_requests
-from tests.support.client_requests import TaskConfirmation, TaskName, accept
-from tests.support.endpoint import DECLARED, META, EndpointTaskClient
+from tests.support.client_requests import TaskConfirmation, TaskName, accepted_form
+from tests.support.endpoint import DECLARED_META, META, EndpointTaskClient
 
 pack = Pack("asking")
 
@@ -69,7 +69,7 @@ async def client() -> AsyncIterator[EndpointTaskClient]:
     await client.task_runner.aclose()
 
 
-async def waiting(client: EndpointTaskClient, task_id: str) -> dict[str, Any]:
+async def input_requests(client: EndpointTaskClient, task_id: str) -> dict[str, Any]:
     """Wait for the input requests of a task; return them."""
     requests: dict[str, Any] = (await client.until(task_id, "input_required"))["inputRequests"]
     return requests
@@ -87,7 +87,7 @@ async def test_k_08_the_first_input_request_is_a_round_trip_before_the_task(
     """The task has the answer of that round trip and none of its state."""
     result = (await client.call_with("ask_before_and_after")).json["result"]
     again = {
-        "inputResponses": {"first": accept(name="Ada")},
+        "inputResponses": {"first": accepted_form(name="Ada")},
         "requestState": result["requestState"],
     }
     created = (await client.call_with("ask_before_and_after", **again)).json["result"]
@@ -95,8 +95,8 @@ async def test_k_08_the_first_input_request_is_a_round_trip_before_the_task(
     assert (result["resultType"], "taskId" in result) == ("input_required", False)
     assert (created["resultType"], created["status"]) == ("task", "working")
     assert not {"requestState", "inputRequests"} & created.keys()
-    assert (await waiting(client, created["taskId"])).keys() == {"second"}
-    await client.answer(created["taskId"], second=accept(name="Lovelace"))
+    assert (await input_requests(client, created["taskId"])).keys() == {"second"}
+    await client.answer(created["taskId"], second=accepted_form(name="Lovelace"))
     assert text(await client.until(created["taskId"])) == "Ada Lovelace"
 
 
@@ -106,7 +106,7 @@ async def test_k_09_a_waiting_task_shows_all_open_input_requests(
 ) -> None:
     """They are listed by key, without the envelope of a request, the same at each read."""
     task = await client.start("multi_input")
-    requests = await waiting(client, task["taskId"])
+    requests = await input_requests(client, task["taskId"])
 
     assert requests.keys() == {"first", "second"}
     assert all(request.keys() == {"method", "params"} for request in requests.values())
@@ -120,11 +120,11 @@ async def test_k_11_each_input_request_has_a_key_of_its_own(client: EndpointTask
     task = await client.start("ask_in_turn")
     seen: list[str] = []
     for name in ("Ada", "Bo", "Cy"):
-        (key,) = await waiting(client, task["taskId"])
+        (key,) = await input_requests(client, task["taskId"])
         # Half as long again as the tool may run, all three together.
         await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.1)
         seen.append(key)
-        response = await client.answer(task["taskId"], **{key: accept(name=name)})
+        response = await client.answer(task["taskId"], **{key: accepted_form(name=name)})
         assert response.status == 200
         await client.when(task["taskId"], lambda t: seen[-1] not in t.get("inputRequests", {}))
 
@@ -137,9 +137,9 @@ async def test_k_11_a_withdrawn_input_request_is_gone(client: EndpointTaskClient
     """An answer to a withdrawn request changes nothing."""
     task = await client.start("ask_and_give_up")
     await client.when(task["taskId"], lambda t: [*t.get("inputRequests", {})] == ["anybody"])
-    late = await client.answer(task["taskId"], there=accept(confirm=True))
+    late = await client.answer(task["taskId"], there=accepted_form(confirm=True))
     assert late.json["result"]["resultType"] == "complete"
-    assert [*await waiting(client, task["taskId"])] == ["anybody"]
+    assert [*await input_requests(client, task["taskId"])] == ["anybody"]
     await client.answer(task["taskId"], anybody={"action": "decline"})
 
     assert text(await client.until(task["taskId"])) == "decline"
@@ -149,10 +149,14 @@ async def test_k_11_a_withdrawn_input_request_is_gone(client: EndpointTaskClient
 async def test_k_12_answers_may_come_one_by_one(client: EndpointTaskClient) -> None:
     """The task waits for the remaining answers, and shows none of those it has."""
     task = await client.start("multi_input")
-    await waiting(client, task["taskId"])
-    response = (await client.answer(task["taskId"], second=accept(name="Lovelace"))).json["result"]
+    await input_requests(client, task["taskId"])
+    response = (await client.answer(task["taskId"], second=accepted_form(name="Lovelace"))).json[
+        "result"
+    ]
     state = await client.get(task["taskId"])
-    await client.answer(task["taskId"], first=accept(name="Ada"), second=accept(name="Byron"))
+    await client.answer(
+        task["taskId"], first=accepted_form(name="Ada"), second=accepted_form(name="Byron")
+    )
 
     assert response.keys() == {"resultType", "_meta"}
     assert (state["status"], [*state["inputRequests"]]) == ("input_required", ["first"])
@@ -166,11 +170,11 @@ async def test_k_12_answers_to_unknown_input_requests_are_ignored(
 ) -> None:
     """Answers of any form to an unknown key are ignored."""
     task = await client.start("multi_input")
-    before = await waiting(client, task["taskId"])
+    before = await input_requests(client, task["taskId"])
     response = await client.about("update", task["taskId"], inputResponses={key: 12345})
 
     assert response.json["result"]["resultType"] == "complete"
-    assert await waiting(client, task["taskId"]) == before
+    assert await input_requests(client, task["taskId"]) == before
 
 
 MALFORMED_ANSWERS: list[Any] = [
@@ -194,11 +198,11 @@ async def test_k_12_answers_that_do_not_fit_are_refused(
 ) -> None:
     """The whole update is refused, and the input requests stay open."""
     task = await client.start("multi_input")
-    before = await waiting(client, task["taskId"])
+    before = await input_requests(client, task["taskId"])
     response = await client.about("update", task["taskId"], inputResponses=responses)
 
     assert response.error == (400, -32602)
-    assert await waiting(client, task["taskId"]) == before
+    assert await input_requests(client, task["taskId"]) == before
 
 
 @pytest.mark.requirement("K-12")
@@ -214,7 +218,7 @@ async def test_k_10_a_task_fails_if_its_client_lacks_the_needed_capability(
     client: EndpointTaskClient,
 ) -> None:
     """The capabilities are those that the call declared; the error names the missing one."""
-    capabilities = {"extensions": DECLARED[META + "clientCapabilities"]["extensions"]}
+    capabilities = {"extensions": DECLARED_META[META + "clientCapabilities"]["extensions"]}
     client.meta = {META + "clientCapabilities": capabilities}
     task = await client.start("confirm_delete", {"filename": "a"})
     ended = await client.until(task["taskId"])
@@ -255,7 +259,7 @@ async def test_k_16_cancelling_or_answering_an_ended_task_changes_nothing(
     done = await client.start("slow_compute", {"seconds": 0})
     before = await client.until(done["taskId"])
     await client.about("cancel", done["taskId"])
-    await client.answer(done["taskId"], first=accept(name="Ada"))
+    await client.answer(done["taskId"], first=accepted_form(name="Ada"))
 
     assert await client.get(done["taskId"]) == before
 
@@ -280,7 +284,7 @@ async def test_k_16_a_task_ends_once_when_cancelling_races_with_its_end(
 async def test_a_tool_sees_a_cancelled_form(client: EndpointTaskClient) -> None:
     """Cancelling a form is an answer like any other."""
     task = await client.start("confirm_delete", {"filename": "notes.txt"})
-    (key,) = await waiting(client, task["taskId"])
+    (key,) = await input_requests(client, task["taskId"])
     await client.answer(task["taskId"], **{key: {"action": "cancel"}})
 
     assert text(await client.until(task["taskId"])) == "notes.txt was kept."

@@ -16,8 +16,8 @@ from gatepost.mcp.tasks.task_record import failed
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost_authz.caller import TenantContext
 from tests.support import client_requests
-from tests.support.endpoint import DECLARED, META, EndpointTaskClient, a_caller
-from tests.support.endpoint_clients import listening
+from tests.support.endpoint import DECLARED_META, META, EndpointTaskClient, a_caller
+from tests.support.endpoint_clients import open_subscription
 
 pack = Pack("owned")
 
@@ -39,17 +39,17 @@ async def client() -> AsyncIterator[EndpointTaskClient]:
     await client.task_runner.aclose()
 
 
-def changed(**changes: Any) -> TenantContext:
+def changed_caller(**changes: Any) -> TenantContext:
     return a_caller(claims={"name": "Alice"}, **changes)
 
 
 OTHER_CALLERS = [
-    changed(tenant_id="globex"),
-    changed(issuer="https://other.example.com"),
-    changed(subject="bob"),
-    changed(subject_kind="client"),
-    changed(client_id="another-client"),
-    changed(actor="an-agent"),
+    changed_caller(tenant_id="globex"),
+    changed_caller(issuer="https://other.example.com"),
+    changed_caller(subject="bob"),
+    changed_caller(subject_kind="client"),
+    changed_caller(client_id="another-client"),
+    changed_caller(actor="an-agent"),
 ]
 
 
@@ -91,7 +91,7 @@ async def test_k_17_a_token_without_the_scopes_is_challenged(
 ) -> None:
     """The same user with fewer scopes gets the challenge and not the task."""
     task = await client.start("write_slowly")
-    client.caller = changed(scopes=frozenset())
+    client.caller = changed_caller(scopes=frozenset())
     response = await client.about(method, task["taskId"], inputResponses={})
 
     assert response.error == (403, -31002)
@@ -122,7 +122,7 @@ async def test_k_17_a_fresh_token_of_the_same_principal_reads_the_task(
 ) -> None:
     """Neither the expiry nor the id of the token is part of the principal."""
     task = await client.start("write_slowly")
-    client.caller = changed(expires_at=2_000_000_001, token_id="t2")
+    client.caller = changed_caller(expires_at=2_000_000_001, token_id="t2")
 
     assert (await client.get(task["taskId"]))["status"] == "working"
 
@@ -138,7 +138,7 @@ async def test_k_14_a_malformed_task_id_is_unknown(
     """The error is that of an unknown task."""
     header = task_id if task_id.isascii() else "=?base64?dMOp?="
     params = {"taskId": task_id, "inputResponses": {}}
-    response = await client.ask(f"tasks/{method}", params, meta=DECLARED, mcp_name=header)
+    response = await client.ask(f"tasks/{method}", params, meta=DECLARED_META, mcp_name=header)
 
     assert response.error == (400, -32602)
     assert response.json["error"]["message"] == "Unknown task"
@@ -148,15 +148,15 @@ async def test_k_14_a_malformed_task_id_is_unknown(
 @pytest.mark.parametrize("params", [{}, {"taskId": None}, {"taskId": 7}, {"taskId": ["t"]}])
 async def test_k_14_an_id_is_required(client: EndpointTaskClient, params: Any) -> None:
     """A request without an id, or with one that is no string, is an error."""
-    assert (await client.ask("tasks/get", params, meta=DECLARED)).error == (400, -32602)
+    assert (await client.ask("tasks/get", params, meta=DECLARED_META)).error == (400, -32602)
 
 
 async def test_a_task_outlives_its_token(client: EndpointTaskClient) -> None:
     """A valid token started the task, so the task runs on; reading it takes a valid token again."""
-    client.caller = changed(expires_at=int(client.clock.now))
+    client.caller = changed_caller(expires_at=int(client.clock.now))
     task = await client.start("slow_compute", {"seconds": 0.05})
     client.clock.now += 120
-    client.caller = changed()
+    client.caller = changed_caller()
 
     assert (await client.until(task["taskId"]))["status"] == "completed"
 
@@ -164,12 +164,12 @@ async def test_a_task_outlives_its_token(client: EndpointTaskClient) -> None:
 async def test_a_caller_without_the_permission_loses_its_tasks(client: EndpointTaskClient) -> None:
     """The way to end them, for a tenant that is suspended while they run."""
     mine = await client.start("write_slowly")
-    client.caller = changed(tenant_id="globex")
+    client.caller = changed_caller(tenant_id="globex")
     other = await client.start("write_slowly")
     client.task_runner.end(lambda caller: caller.tenant_id == "acme")
 
     assert (await client.get(other["taskId"]))["status"] == "working"
-    client.caller = changed()
+    client.caller = changed_caller()
     ended = await client.until(mine["taskId"])
     assert (ended["status"], ended["statusMessage"]) == (
         "failed",
@@ -184,11 +184,11 @@ async def test_k_18_a_listen_stream_sends_the_full_state_of_the_callers_tasks(
     """The stream leaves out other callers' tasks and unknown ids."""
     mine = await client.start("confirm_delete", {"filename": "a"})
     await client.until(mine["taskId"], "input_required")
-    client.caller = changed(subject="bob")
+    client.caller = changed_caller(subject="bob")
     foreign = await client.start("write_slowly")
-    client.caller = changed()
+    client.caller = changed_caller()
     filters = {"taskIds": [mine["taskId"], foreign["taskId"], "t_unknown"]}
-    async with listening(client, filters, meta=DECLARED) as stream:
+    async with open_subscription(client, filters, meta=DECLARED_META) as stream:
         assert await stream.acknowledged() == {"taskIds": [mine["taskId"]]}
         await client.about("cancel", mine["taskId"])
         notification = await stream.next()

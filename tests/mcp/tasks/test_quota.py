@@ -32,7 +32,7 @@ async def client() -> AsyncIterator[EndpointTaskClient]:
     await client.task_runner.aclose()
 
 
-async def taken(client: EndpointTaskClient) -> int:
+async def stored_bytes(client: EndpointTaskClient) -> int:
     owner = a_caller().principal_digest
     return (await client.records.of("acme").usage(owner, client.clock.now)).bytes
 
@@ -50,7 +50,7 @@ async def test_tasks_of_one_caller_have_a_quota(client: EndpointTaskClient) -> N
     assert started.status == 200
     assert refusal(started.json) == (-32000, "caller", True)
     assert "limits.stored_bytes" in started.json["error"]["message"]
-    assert MAX_BYTES - 21_000 - 2 * ROW_BYTES < await taken(client) <= MAX_BYTES
+    assert MAX_BYTES - 21_000 - 2 * ROW_BYTES < await stored_bytes(client) <= MAX_BYTES
     client.caller = a_caller(subject="bob")
     assert "result" in (await client.call_with("hoard", {"size": 20_000})).json
 
@@ -62,7 +62,7 @@ async def test_a_task_fails_if_its_result_exceeds_the_quota(client: EndpointTask
 
     assert ended["status"] == "failed"
     assert "was carried out" in ended["error"]["message"]
-    assert await taken(client) < 2 * ROW_BYTES
+    assert await stored_bytes(client) < 2 * ROW_BYTES
 
 
 async def test_answers_to_a_task_count_against_the_quota(client: EndpointTaskClient) -> None:
@@ -74,7 +74,7 @@ async def test_answers_to_a_task_count_against_the_quota(client: EndpointTaskCli
     answer = await client.answer(task["taskId"], **{key: large})
 
     assert refusal(answer.json) == (-32000, "caller", True)
-    assert await taken(client) < 5 * ROW_BYTES
+    assert await stored_bytes(client) < 5 * ROW_BYTES
 
 
 async def test_arguments_of_a_running_task_count_against_the_quota(
@@ -87,4 +87,4 @@ async def test_arguments_of_a_running_task_count_against_the_quota(
     refused = await client.call_with("hoard", {"size": 0, "note": "n" * MAX_BYTES})
 
     assert refusal(refused.json) == (-32000, "caller", True)
-    assert await taken(client) < 8 * ROW_BYTES
+    assert await stored_bytes(client) < 8 * ROW_BYTES

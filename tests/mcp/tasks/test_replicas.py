@@ -15,7 +15,7 @@ from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call
 from tests.mcp.conftest import DetachableRecords
 from tests.support import client_requests
-from tests.support.client_requests import TaskConfirmation, accept
+from tests.support.client_requests import TaskConfirmation, accepted_form
 from tests.support.endpoint import EndpointTaskClient
 
 pack = Pack("replicas")
@@ -163,7 +163,7 @@ async def test_k_13_answers_and_cancellations_arrive_where_the_task_runs(
         )
     asking = await replicas.first.start("confirm_delete", {"filename": "a"})
     requests = (await replicas.first.until(asking["taskId"], "input_required"))["inputRequests"]
-    answers = {key: accept(confirm=True) for key in requests}
+    answers = {key: accepted_form(confirm=True) for key in requests}
     await replicas.second.answer(asking["taskId"], **answers)
     running = await replicas.first.start("pay")
     await replicas.second.about("cancel", running["taskId"])
@@ -318,7 +318,7 @@ async def test_k_11_a_second_run_does_not_repeat_answered_input_requests(
     """It reuses the stored answers and asks new questions with new keys."""
     task = await replicas.first.start("ask_twice")
     await replicas.first.until(task["taskId"], "input_required")
-    await replicas.first.answer(task["taskId"], first=accept(confirm=True))
+    await replicas.first.answer(task["taskId"], first=accepted_form(confirm=True))
     (await next_run()).set()
     await replicas.first.until(task["taskId"], "input_required")
     replicas.crash()
@@ -327,7 +327,7 @@ async def test_k_11_a_second_run_does_not_repeat_answered_input_requests(
     again = await replicas.second.when(
         task["taskId"], lambda t: "second-2" in t.get("inputRequests", {})
     )
-    stale = {"second": accept(confirm=True), "first": {"action": "decline"}}
+    stale = {"second": accepted_form(confirm=True), "first": {"action": "decline"}}
     await replicas.second.answer(task["taskId"], **stale)
     unmoved = await replicas.second.get(task["taskId"])
     await replicas.second.answer(task["taskId"], **{"second-2": {"action": "cancel"}})

@@ -13,7 +13,7 @@ from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.client import ProtocolError
 from gatepost_authz.errors import InsufficientScope
 from tests.support import client_requests
-from tests.support.endpoint import DECLARED, META, TASKS, EndpointTaskClient, message
+from tests.support.endpoint import DECLARED_META, META, TASKS, EndpointTaskClient, message
 
 pack = Pack("tasks")
 
@@ -323,7 +323,7 @@ async def test_k_15_the_methods_of_the_experimental_tasks_are_unknown(
 ) -> None:
     """Their `task` member is ignored, whether the tool supports tasks or not."""
     for method in ("tasks/result", "tasks/list"):
-        response = await client.ask(method, {"taskId": "t"}, meta=DECLARED, mcp_name="t")
+        response = await client.ask(method, {"taskId": "t"}, meta=DECLARED_META, mcp_name="t")
         assert response.error == (404, -32601)
     hint = {"ttl": 60_000, "pollInterval": 100}
     greeting = (await client.call_with("greet", {"name": "Bo"}, task=hint)).json["result"]
@@ -342,7 +342,7 @@ async def test_k_15_the_methods_of_the_experimental_tasks_are_unknown(
 async def test_k_18_reports_become_the_status_message(client: EndpointTaskClient) -> None:
     """A task has no progress notifications and no log messages."""
     params = {"name": "report", "arguments": {}}
-    meta = {**DECLARED, "progressToken": 1, META + "logLevel": "debug"}
+    meta = {**DECLARED_META, "progressToken": 1, META + "logLevel": "debug"}
     response = await client.ask("tools/call", params, meta=meta)
     task = response.json["result"]
     state = await client.when(task["taskId"], lambda state: "statusMessage" in state)
@@ -371,8 +371,8 @@ async def test_h_04_the_header_names_the_task(
     """A proxy that routes by the header must not have routed another task's request."""
     task = await client.start("wait_for_word")
     params = {"taskId": task["taskId"], "inputResponses": {}}
-    wrong = await client.ask(f"tasks/{method}", params, meta=DECLARED, mcp_name=name)
-    none = await client.ask(f"tasks/{method}", params, meta=DECLARED, drop=["mcp-name"])
+    wrong = await client.ask(f"tasks/{method}", params, meta=DECLARED_META, mcp_name=name)
+    none = await client.ask(f"tasks/{method}", params, meta=DECLARED_META, drop=["mcp-name"])
 
     assert wrong.error == none.error == (400, -32020)
 

@@ -63,14 +63,14 @@ def document(*parts: str, head: str = "") -> str:
 pytestmark = pytest.mark.requirement("P7")
 
 BERLIN = ZoneInfo("Europe/Berlin")
-START, END = datetime(2026, 3, 25, tzinfo=BERLIN), datetime(2026, 4, 2, tzinfo=BERLIN)
+RANGE_START, RANGE_END = datetime(2026, 3, 25, tzinfo=BERLIN), datetime(2026, 4, 2, tzinfo=BERLIN)
 
 
 def asked(documents: dict[str, str], *, words: list[str] | None = None, seconds: float = 6) -> Any:
     """The worker's answer about calendars with one document each, in Berlin."""
     request = {
-        "start": START.isoformat(),
-        "end": END.isoformat(),
+        "start": RANGE_START.isoformat(),
+        "end": RANGE_END.isoformat(),
         "words": words or [],
         "limit": 1000,
         "seconds": seconds,
@@ -255,17 +255,17 @@ RECURRENCE_CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
 
 
 @pytest.fixture(scope="module")
-def expanded() -> dict[str, list[tuple[str, str | None]]]:
+def expanded_cases() -> dict[str, list[tuple[str, str | None]]]:
     """All cases, each a calendar of one question: none may touch another."""
     answer = asked({name: text for name, (text, _) in RECURRENCE_CASES.items()})
     assert (answer["unreadable"], answer["left_out"]) == ([], [])
     events: dict[str, list[tuple[str, str | None]]] = {name: [] for name in RECURRENCE_CASES}
     for event in answer["events"]:
-        events[event["calendar"]].append((brief(event["start"]), event["zone"]))
+        events[event["calendar"]].append((brief_time(event["start"]), event["zone"]))
     return events
 
 
-def brief(start: str) -> str:
+def brief_time(start: str) -> str:
     """Day, hour and minute, and hours of the offset."""
     day, _, time = start.partition("T")
     return day[-2:] + (f" {time[:5]}{time[8:11]}" if time else "")
@@ -273,10 +273,10 @@ def brief(start: str) -> str:
 
 @pytest.mark.parametrize("name", RECURRENCE_CASES)
 def test_an_event_is_listed_at_its_times(
-    expanded: dict[str, list[tuple[str, str | None]]], name: str
+    expanded_cases: dict[str, list[tuple[str, str | None]]], name: str
 ) -> None:
     """Day, local time, offset and zone of each occurrence, in their order."""
-    assert expanded[name] == RECURRENCE_CASES[name][1]
+    assert expanded_cases[name] == RECURRENCE_CASES[name][1]
 
 
 def test_the_answer_has_all_fields_of_an_event() -> None:
@@ -355,11 +355,11 @@ def by_another_way(rule: str) -> list[str]:
     begins = datetime.strptime(start[-15:], "%Y%m%dT%H%M%S")
     day = timedelta(1)
     wall = rrulestr(recurs.replace("T120000Z", "T140000"), dtstart=begins).between(
-        START.replace(tzinfo=None) - day, END.replace(tzinfo=None) + day
+        RANGE_START.replace(tzinfo=None) - day, RANGE_END.replace(tzinfo=None) + day
     )
     # The first time counts although the rule may not meet it (RFC 5545 section 3.8.5.3).
     times = {moment.replace(tzinfo=BERLIN) for moment in [*wall, begins]}
-    return [moment.isoformat() for moment in sorted(times) if START <= moment < END]
+    return [moment.isoformat() for moment in sorted(times) if RANGE_START <= moment < RANGE_END]
 
 
 @settings(max_examples=3, deadline=None)

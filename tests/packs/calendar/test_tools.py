@@ -157,7 +157,7 @@ def agent(calendar_servers: CalendarServers, protocol: Protocol) -> PackCaller:
     )
 
 
-def seen(value: Any) -> list[tuple[str, str, str]]:
+def event_rows(value: Any) -> list[tuple[str, str, str]]:
     return [(event["calendar"], event["start"], event["summary"]) for event in value["events"]]
 
 
@@ -242,7 +242,7 @@ def test_files_of_the_workspace_are_read(agent: PackCaller) -> None:
     ).value
 
     assert [event["summary"] for event in folder["events"]] == ["two", "one"]
-    assert seen(file) == [("file", "2026-03-05T23:30:00", "late")]
+    assert event_rows(file) == [("file", "2026-03-05T23:30:00", "late")]
     assert file["end"] == "2026-03-06T00:00:00-05:00"
 
 
@@ -281,7 +281,7 @@ def test_an_unreadable_calendar_does_not_hide_the_others(
     value = agent.call("calendar_read", **MARCH, query="ONE").value
 
     reasons = [entry["reason"] for entry in value["missing"]]
-    assert ("team", "2026-03-03T09:00:00+01:00", "one") in seen(value)
+    assert ("team", "2026-03-03T09:00:00+01:00", "one") in event_rows(value)
     assert any("inside cannot be read" in reason and "allow_hosts" in reason for reason in reasons)
     [whole] = [entry for entry in value["missing"] if "inside cannot be read" in entry["reason"]]
     assert (whole["calendar"], whole["summary"]) == ("inside", None)

@@ -19,7 +19,7 @@ from tests.support.internet import PUBLIC, Internet
 
 pytestmark = pytest.mark.requirement("P6")
 
-HOOK = "jsons://hook.web.test/a"
+HOOK_URL = "jsons://hook.web.test/a"
 FORBIDDEN_ACTIONS = '''
 import _socket
 import os
@@ -68,16 +68,16 @@ def answer(request: Any) -> dict[str, str]:
 
 
 @pytest.fixture
-def network(internet: Internet) -> Network:
+def network(shared_internet: Internet) -> Network:
     """What an operator says of it."""
-    internet.reset()
-    return Network(ca_bundle=str(internet.company.bundle), proxy=internet.proxy.url)
+    shared_internet.reset()
+    return Network(ca_bundle=str(shared_internet.company.bundle), proxy=shared_internet.proxy.url)
 
 
 @pytest.fixture
-async def client(internet: Internet, network: Network) -> AsyncIterator[OutboundClient]:
+async def client(shared_internet: Internet, network: Network) -> AsyncIterator[OutboundClient]:
     client = OutboundClient(
-        network, tls=Fetcher(development=True, network=network).tls, resolver=internet.names
+        network, tls=Fetcher(development=True, network=network).tls, resolver=shared_internet.names
     )
     yield client
     await client.aclose()
@@ -87,7 +87,9 @@ def certificates(network: Network) -> str:
     return Path(network.ca_bundle).read_text(encoding="ascii")
 
 
-async def sent(client: OutboundClient, url: str, *, trusted: bool = True) -> tuple[Any, list[str]]:
+async def send_result(
+    client: OutboundClient, url: str, *, trusted: bool = True
+) -> tuple[Any, list[str]]:
     """What the worker answers, and why it was refused connections."""
     network = client.network
     worker_connections = WorkerConnections(client.of("acme"), network)
@@ -101,36 +103,36 @@ async def sent(client: OutboundClient, url: str, *, trusted: bool = True) -> tup
 
 
 async def test_a_message_uses_the_checked_connection_of_every_request(
-    internet: Internet, client: OutboundClient
+    shared_internet: Internet, client: OutboundClient
 ) -> None:
     """One look-up, a tunnel to the checked address, and a trusted certificate."""
-    internet.names.known["hook.web.test"] = [[PUBLIC], ["127.0.0.1"]]
+    shared_internet.names.known["hook.web.test"] = [[PUBLIC], ["127.0.0.1"]]
 
-    answer, failures = await sent(client, HOOK)
+    answer, failures = await send_result(client, HOOK_URL)
 
     assert (answer, failures) == ({"service": "JSON", "parts": 1, "of": 1, "status": None}, [])
-    assert [(seen.scheme, seen.host, seen.path) for seen in internet.site.seen] == [
+    assert [(seen.scheme, seen.host, seen.path) for seen in shared_internet.site.seen] == [
         ("https", "hook.web.test", "/a")
     ]
-    assert internet.names.asked == ["hook.web.test"]
-    assert internet.proxy.asked == [f"CONNECT {PUBLIC}:443"]
-    assert b"Proxy-Authorization: Basic " in internet.proxy.head
+    assert shared_internet.names.asked == ["hook.web.test"]
+    assert shared_internet.proxy.asked == [f"CONNECT {PUBLIC}:443"]
+    assert b"Proxy-Authorization: Basic " in shared_internet.proxy.head
 
 
 async def test_an_untrusted_certificate_ends_the_request(
-    internet: Internet, client: OutboundClient
+    shared_internet: Internet, client: OutboundClient
 ) -> None:
     """No byte of the message is sent."""
-    answer, _ = await sent(client, HOOK, trusted=False)
+    answer, _ = await send_result(client, HOOK_URL, trusted=False)
 
-    assert (answer["parts"], internet.site.seen) == (0, [])
+    assert (answer["parts"], shared_internet.site.seen) == (0, [])
 
 
 @pytest.mark.parametrize(
     ("url", "addresses", "failure"),
     [
-        (HOOK, [PUBLIC, "10.0.0.7"], "denied"),
-        (HOOK, ["169.254.169.254"], "denied"),
+        (HOOK_URL, [PUBLIC, "10.0.0.7"], "denied"),
+        (HOOK_URL, ["169.254.169.254"], "denied"),
         ("json://hook.web.test/a", [PUBLIC], "denied"),
         ("jsons://hook.web.test:8443/a", [PUBLIC], None),
         ("mailtos://hook.web.test:26/?from=a@web.test", [PUBLIC], "denied"),
@@ -138,17 +140,21 @@ async def test_an_untrusted_certificate_ends_the_request(
     ],
 )
 async def test_no_message_is_sent_to_a_refused_address(
-    internet: Internet, client: OutboundClient, url: str, addresses: list[str], failure: str | None
+    shared_internet: Internet,
+    client: OutboundClient,
+    url: str,
+    addresses: list[str],
+    failure: str | None,
 ) -> None:
     """It refuses private addresses, one among public ones, plain HTTP and other services' ports."""
     if addresses:
-        internet.names.known["hook.web.test"] = [addresses]
+        shared_internet.names.known["hook.web.test"] = [addresses]
 
-    answer, failures = await sent(client, url)
+    answer, failures = await send_result(client, url)
 
     assert failures == ([failure] if failure else [])
     assert answer["parts"] == (0 if failure else 1)
-    assert not failure or internet.proxy.asked == []
+    assert not failure or shared_internet.proxy.asked == []
 
 
 def test_a_worker_refuses_every_other_action(tmp_path: Path) -> None:

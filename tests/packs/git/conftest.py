@@ -102,7 +102,7 @@ class GitRemote:
         return plain_git(self.path, "show", f"{ref}:{path}")
 
 
-ALLOWED = {"git-upload-pack", "git-receive-pack"}
+ALLOWED_PROGRAMS = {"git-upload-pack", "git-receive-pack"}
 
 
 class SshHost:
@@ -171,7 +171,7 @@ class SshHost:
         command = process.command or ""
         self.commands.append(command)
         program, name = shlex.split(command)
-        assert program in ALLOWED
+        assert program in ALLOWED_PROGRAMS
         child = await asyncio.create_subprocess_exec(
             program,
             str(self.root / name.lstrip("/")),
@@ -245,7 +245,7 @@ class WebHost(HttpServer):
         return StubResponse(int(fields.pop("status", "200").split()[0]), content, fields)
 
 
-def git(agent: PackCaller, *args: str, **more: Any) -> dict[str, Any]:
+def git_result(agent: PackCaller, *args: str, **more: Any) -> dict[str, Any]:
     """Return the result of a git command that was run."""
     reply = agent.call("git", args=list(args), **more)
     assert reply.failure is None, reply.failure
@@ -253,25 +253,25 @@ def git(agent: PackCaller, *args: str, **more: Any) -> dict[str, Any]:
     return answer
 
 
-def fine(agent: PackCaller, *args: str) -> str:
+def git_output(agent: PackCaller, *args: str) -> str:
     """Return the output of a git command that succeeded."""
-    answer = git(agent, *args)
+    answer = git_result(agent, *args)
     assert answer["returncode"] == 0, answer
     return str(answer["stdout"])
 
 
-def refused(agent: PackCaller, *args: str, **more: Any) -> str:
+def git_refusal(agent: PackCaller, *args: str, **more: Any) -> str:
     """Return the reason why a git command was not run."""
     reply = agent.call("git", args=list(args), **more)
     assert reply.failure is not None, reply.value
     return reply.failure
 
 
-WEB, SHELL, INSIDE = "git.company.test", "ssh.company.test", "inside.company.test"
-NAMES = {WEB: "127.0.0.1", SHELL: "127.0.0.1", INSIDE: "10.0.0.7"}
+WEB_HOST, SSH_HOST, INTERNAL_HOST = "git.company.test", "ssh.company.test", "inside.company.test"
+NAMES = {WEB_HOST: "127.0.0.1", SSH_HOST: "127.0.0.1", INTERNAL_HOST: "10.0.0.7"}
 
 
-async def looked_up(host: str, port: int) -> Sequence[str]:
+async def resolve_host(host: str, port: int) -> Sequence[str]:
     """Resolve the company's names, which the system does not know."""
     if host not in NAMES:
         raise OSError("no such name")
@@ -306,20 +306,20 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
     company = CertificateAuthority(folder)
 
     def prepare(services: Services) -> None:
-        services.outbound.resolver = looked_up
+        services.outbound.resolver = resolve_host
 
     with ExitStack() as stack:
-        web = stack.enter_context(WebHost(upstream, WEB, company))
+        web = stack.enter_context(WebHost(upstream, WEB_HOST, company))
         shell, impostor, unlisted = (
-            stack.enter_context(SshHost(upstream, SHELL).running()) for _ in range(3)
+            stack.enter_context(SshHost(upstream, SSH_HOST).running()) for _ in range(3)
         )
-        false = f"[{SHELL}]:{impostor.port} {shell.line.partition(' ')[2]}"
+        false = f"[{SSH_HOST}]:{impostor.port} {shell.line.partition(' ')[2]}"
         settings = {
             "network": {
                 "ca_bundle": str(company.bundle),
                 "allow_hosts": [
                     web.place,
-                    *(f"{SHELL}:{one.port}" for one in (shell, impostor, unlisted)),
+                    *(f"{SSH_HOST}:{one.port}" for one in (shell, impostor, unlisted)),
                 ],
             },
             "packs": {

@@ -1,4 +1,4 @@
-"""The tool `git` as its page describes it, by both protocols."""
+"""The tool `git_result` as its page describes it, by both protocols."""
 
 import contextlib
 import json
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.packs.conftest import PackCaller, by_rest
-from tests.packs.git.conftest import GitServers, fine, git, refused
-from tests.support.client import modern, request
+from tests.packs.git.conftest import GitServers, git_output, git_refusal, git_result
+from tests.support.client import modern_request, request
 from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("X2")
@@ -19,33 +19,36 @@ pytestmark = pytest.mark.requirement("X2")
 
 def test_all_local_git_commands_work_in_a_new_repository(agent: PackCaller) -> None:
     """Everything that needs no other host, as on a terminal."""
-    assert "Initialized empty Git repository in /workspace/.git/" in fine(agent, "init")
+    assert "Initialized empty Git repository in /workspace/.git/" in git_output(agent, "init")
     agent.call("fs_write_text", path="a.txt", text="one\n")
-    assert fine(agent, "status", "--short", "--branch") == "## No commits yet on main\n?? a.txt\n"
-    fine(agent, "add", "-A")
-    fine(agent, "config", "user.name", "Ada O'Co")
-    assert fine(agent, "config", "user.name") == "Ada O'Co\n"
-    fine(agent, "commit", "-m", "Say one; and more")
+    assert (
+        git_output(agent, "status", "--short", "--branch")
+        == "## No commits yet on main\n?? a.txt\n"
+    )
+    git_output(agent, "add", "-A")
+    git_output(agent, "config", "user.name", "Ada O'Co")
+    assert git_output(agent, "config", "user.name") == "Ada O'Co\n"
+    git_output(agent, "commit", "-m", "Say one; and more")
     agent.call("fs_write_text", path="a.txt", text="two\n")
-    assert "-one\n+two\n" in fine(agent, "diff")
-    fine(agent, "checkout", "-b", "other")
-    fine(agent, "commit", "-am", "Say two")
-    assert fine(agent, "log", "--oneline", "--format=%an %s", "--max-count=5") == (
+    assert "-one\n+two\n" in git_output(agent, "diff")
+    git_output(agent, "checkout", "-b", "other")
+    git_output(agent, "commit", "-am", "Say two")
+    assert git_output(agent, "log", "--oneline", "--format=%an %s", "--max-count=5") == (
         "Ada O'Co Say two\nAda O'Co Say one; and more\n"
     )
-    assert "Say two" in fine(agent, "show", "--stat", "/workspace/a.txt")
-    fine(agent, "reset", "--hard", "main")
+    assert "Say two" in git_output(agent, "show", "--stat", "/workspace/a.txt")
+    git_output(agent, "reset", "--hard", "main")
     assert agent.call("fs_read_text", path="a.txt").value == "one\n"
-    assert fine(agent, "branch", "--list", "--all") == "  main\n* other\n"
-    fine(agent, "remote", "add", "origin", "https://git.company.test/x.git")
-    assert "https://git.company.test/x.git (fetch)" in fine(agent, "remote", "-v")
+    assert git_output(agent, "branch", "--list", "--all") == "  main\n* other\n"
+    git_output(agent, "remote", "add", "origin", "https://git.company.test/x.git")
+    assert "https://git.company.test/x.git (fetch)" in git_output(agent, "remote", "-v")
 
 
 def test_an_error_of_git_is_returned_with_its_code_and_text(agent: PackCaller) -> None:
     """It is no failure of the tool."""
-    fine(agent, "init")
+    git_output(agent, "init")
 
-    answer = git(agent, "checkout", "nowhere")
+    answer = git_result(agent, "checkout", "nowhere")
 
     assert answer == {
         "returncode": 1,
@@ -96,10 +99,10 @@ def test_a_failure_explains_the_problem_to_the_model(
 
 def test_a_folder_without_a_repository_says_where_there_is_one(mcp_agent: PackCaller) -> None:
     """A model that has cloned into a folder learns how to work in it."""
-    fine(mcp_agent, "init", "mine")
+    git_output(mcp_agent, "init", "mine")
 
-    assert 'begin with its folder: ["-C", "mine", "status"]' in refused(mcp_agent, "status")
-    assert fine(mcp_agent, "-C", "mine", "status", "-sb") == "## No commits yet on main\n"
+    assert 'begin with its folder: ["-C", "mine", "status"]' in git_refusal(mcp_agent, "status")
+    assert git_output(mcp_agent, "-C", "mine", "status", "-sb") == "## No commits yet on main\n"
 
 
 def test_a_command_that_takes_too_long_is_stopped(
@@ -111,7 +114,7 @@ def test_a_command_that_takes_too_long_is_stopped(
     assert reply.failure is not None
     assert "did not finish within 1 seconds (timeout_s)" in reply.failure
     assert reply.kind in (None, "timeout")
-    assert working_in(git_servers, agent.tenant) == []
+    assert programs_in(git_servers, agent.tenant) == []
     assert agent.call("fs_list").value == []
 
 
@@ -119,21 +122,21 @@ def test_a_cancelled_call_ends_its_programs(git_servers: GitServers, mcp_agent: 
     """After a disconnect its programs end, and the next command runs."""
     git_servers.web.hanging.clear()
     call = {"name": "git", "arguments": {"args": ["clone", f"{git_servers.web.url}/hang/x.git"]}}
-    fields, body = modern("tools/call", call)
+    fields, body = modern_request("tools/call", call)
     client = mcp_agent.gatepost.client
     head = [("Host", client.authority), ("Authorization", f"Bearer {mcp_agent.token}"), *fields]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(request("POST", client.path, head, body))
         assert git_servers.web.hanging.wait(60)
-        assert working_in(git_servers, mcp_agent.tenant)
+        assert programs_in(git_servers, mcp_agent.tenant)
 
-    eventually(lambda: not working_in(git_servers, mcp_agent.tenant), within=10)
-    fine(mcp_agent, "init", "next")
+    eventually(lambda: not programs_in(git_servers, mcp_agent.tenant), within=10)
+    git_output(mcp_agent, "init", "next")
     assert mcp_agent.call("fs_list").value == ["next"]
 
 
-def working_in(git_servers: GitServers, tenant: str) -> list[str]:
+def programs_in(git_servers: GitServers, tenant: str) -> list[str]:
     """The programs that work in a tenant's places."""
     pid = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -148,11 +151,11 @@ def working_in(git_servers: GitServers, tenant: str) -> list[str]:
 
 def test_long_output_is_cut_and_says_so(mcp_agent: PackCaller) -> None:
     """The cut comes at the end of a character."""
-    fine(mcp_agent, "init")
+    git_output(mcp_agent, "init")
     mcp_agent.call("fs_write_text", path="a.txt", text="ü\n" * 20_000)
-    fine(mcp_agent, "add", "-A")
+    git_output(mcp_agent, "add", "-A")
 
-    answer = git(mcp_agent, "diff", "--cached")
+    answer = git_result(mcp_agent, "diff", "--cached")
 
     assert len(answer["stdout"].encode()) < 21_000
     assert "\n[Cut: these are the first 20000 bytes. Ask for less: --max-count" in answer["stdout"]
@@ -162,15 +165,15 @@ def test_tenants_with_the_same_repository_names_are_isolated(git_servers: GitSer
     """They share no repositories, no `--global` settings and no keys."""
     first, other = git_servers.agent("mcp"), git_servers.agent("rest")
     for agent in (first, other):
-        fine(agent, "init", "same")
-        fine(agent, "config", "--global", "user.name", agent.tenant)
+        git_output(agent, "init", "same")
+        git_output(agent, "config", "--global", "user.name", agent.tenant)
         agent.call("fs_write_text", path="same/a.txt", text=agent.tenant)
-        fine(agent, "-C", "same", "add", "-A")
-        fine(agent, "-C", "same", "commit", "-m", "mine")
+        git_output(agent, "-C", "same", "add", "-A")
+        git_output(agent, "-C", "same", "commit", "-m", "mine")
 
     for agent in (first, other):
-        assert fine(agent, "-C", "same", "log", "--format=%an") == f"{agent.tenant}\n"
-        assert agent.tenant in fine(agent, "-C", "same", "show", "HEAD:a.txt")
+        assert git_output(agent, "-C", "same", "log", "--format=%an") == f"{agent.tenant}\n"
+        assert agent.tenant in git_output(agent, "-C", "same", "show", "HEAD:a.txt")
     assert first.call("ssh_public_key").value != other.call("ssh_public_key").value
 
 
@@ -183,7 +186,7 @@ def test_progress_is_reported_and_left_out_of_the_answer(
         "name": "git",
         "arguments": {"args": ["clone", f"{git_servers.web.url}/progress.git", "x"]},
     }
-    fields, body = modern("tools/call", call, progress=7)
+    fields, body = modern_request("tools/call", call, progress=7)
     answer = mcp_agent.gatepost.client.send("POST", None, fields, body, token=mcp_agent.token)
     messages = [
         json.loads(line.removeprefix(b"data: "))

@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.sandbox import child
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import GitServers, fine, git, plain_git, refused
+from tests.packs.git.conftest import GitServers, git_output, git_refusal, git_result, plain_git
 
 pytestmark = pytest.mark.requirement("X2")
 
@@ -36,12 +36,14 @@ def setting(text: str) -> Callable[[Path, str], None]:
     return plant
 
 
-def written(path: str, text: str = "RUN") -> Callable[[Path, str], None]:
+def planted_file(path: str, text: str = "RUN") -> Callable[[Path, str], None]:
     """A file of the repository."""
 
     def plant(folder: Path, run: str) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text.replace("RUN", run).replace("OUTSIDE", outside(folder)))
+        (folder / path).write_text(
+            text.replace("RUN", run).replace("OUTSIDE", outer_folder(folder))
+        )
 
     return plant
 
@@ -53,12 +55,12 @@ def linked(path: str, target: str) -> Callable[[Path, str], None]:
         old = folder / path
         if old.exists():
             old.rename(folder / "moved-away")
-        old.symlink_to(target.replace("OUTSIDE", outside(folder)))
+        old.symlink_to(target.replace("OUTSIDE", outer_folder(folder)))
 
     return plant
 
 
-def elsewhere(folder: Path, run: str) -> None:
+def plant_git_file(folder: Path, run: str) -> None:
     """`.git` is a file that names a repository with a configuration of its own."""
     other = folder.parent / f"{folder.name}-other"
     other.mkdir()
@@ -68,7 +70,7 @@ def elsewhere(folder: Path, run: str) -> None:
     (folder / ".git").write_text(f"gitdir: {other}/.git\n")
 
 
-def outside(folder: Path) -> str:
+def outer_folder(folder: Path) -> str:
     return str(folder.parent.parent)
 
 
@@ -132,29 +134,33 @@ OTHER_CONFIG_LINES = [
     PlantedConfig("large", setting("[user]\n" + "\tname = x\n" * 8000), "more than"),
     PlantedConfig("no-config", lambda folder, run: (folder / ".git/config").unlink(), "missing"),
     # Ways to other repositories.
-    PlantedConfig("gitdir", elsewhere, "not a folder"),
+    PlantedConfig("gitdir", plant_git_file, "not a folder"),
     PlantedConfig("gitlink", linked(".git", "moved-away"), "not a folder"),
-    PlantedConfig("commondir", written(".git/commondir", "OUTSIDE\n"), "commondir"),
-    PlantedConfig("alternates", written(".git/objects/info/alternates", "OUTSIDE\n"), "borrows"),
-    PlantedConfig("http", written(".git/objects/info/http-alternates", "http://x\n"), "borrows"),
+    PlantedConfig("commondir", planted_file(".git/commondir", "OUTSIDE\n"), "commondir"),
+    PlantedConfig(
+        "alternates", planted_file(".git/objects/info/alternates", "OUTSIDE\n"), "borrows"
+    ),
+    PlantedConfig(
+        "http", planted_file(".git/objects/info/http-alternates", "http://x\n"), "borrows"
+    ),
     PlantedConfig(
         "worktree",
-        written(".git/config.worktree", "[core]\n\tpager = RUN\n"),
+        planted_file(".git/config.worktree", "[core]\n\tpager = RUN\n"),
         "refers to another place",
     ),
     PlantedConfig(
-        "worktrees", written(".git/worktrees/a/gitdir", "OUTSIDE\n"), "refers to another place"
+        "worktrees", planted_file(".git/worktrees/a/gitdir", "OUTSIDE\n"), "refers to another place"
     ),
     PlantedConfig(
         "modules",
-        written(".git/modules/a/config", "[core]\n\tpager = RUN\n"),
+        planted_file(".git/modules/a/config", "[core]\n\tpager = RUN\n"),
         "refers to another place",
     ),
     PlantedConfig(
-        "remotes", written(".git/remotes/origin", "URL: ext::RUN\n"), "refers to another place"
+        "remotes", planted_file(".git/remotes/origin", "URL: ext::RUN\n"), "refers to another place"
     ),
     PlantedConfig(
-        "branches", written(".git/branches/origin", "ext::RUN\n"), "refers to another place"
+        "branches", planted_file(".git/branches/origin", "ext::RUN\n"), "refers to another place"
     ),
     PlantedConfig("link-config", linked(".git/config", "/etc/passwd"), "is a link"),
     PlantedConfig("link-objects", linked(".git/objects", "OUTSIDE"), "is a link"),
@@ -170,7 +176,7 @@ PLANTED_CONFIGS = [
 ]
 
 
-def prepared(mcp_agent: PackCaller) -> tuple[Path, str]:
+def prepared_repository(mcp_agent: PackCaller) -> tuple[Path, str]:
     """A repository made without us, with a file and a remote; what leaves a trace there."""
     folder = mcp_agent.folder
     folder.mkdir(parents=True)
@@ -193,11 +199,11 @@ def test_a_repository_that_steers_git_is_refused(
     mcp_agent: PackCaller, planted: PlantedConfig
 ) -> None:
     """Each command is refused before it starts, with the reason."""
-    folder, run = prepared(mcp_agent)
+    folder, run = prepared_repository(mcp_agent)
     planted.plant(folder, run)
 
     for command in COMMANDS:
-        message = refused(mcp_agent, *command)
+        message = git_refusal(mcp_agent, *command)
         assert "git does not run in this repository" in message
         assert planted.says in message
         assert str(folder) not in message
@@ -206,7 +212,7 @@ def test_a_repository_that_steers_git_is_refused(
 
 def test_the_planted_programs_run_without_gateposts_rules(mcp_agent: PackCaller) -> None:
     """Without Gatepost's rules git runs the programs, so the other tests would see a trace."""
-    folder, run = prepared(mcp_agent)
+    folder, run = prepared_repository(mcp_agent)
     setting("[core]\n\tfsmonitor = RUN\n")(folder, run)
 
     plain_git(folder, "status")
@@ -217,7 +223,7 @@ def test_the_planted_programs_run_without_gateposts_rules(mcp_agent: PackCaller)
 @pytest.mark.usefixtures("unconfined")
 def test_hooks_and_files_that_name_programs_have_no_effect(mcp_agent: PackCaller) -> None:
     """They may come with a clone; Gatepost tells git to ignore them."""
-    folder, run = prepared(mcp_agent)
+    folder, run = prepared_repository(mcp_agent)
     hooks = folder / ".git/hooks"
     hooks.mkdir()
     for name in ("pre-commit", "commit-msg", "post-commit", "post-checkout", "post-index-change"):
@@ -229,10 +235,10 @@ def test_hooks_and_files_that_name_programs_have_no_effect(mcp_agent: PackCaller
         f'[submodule "x"]\n\tpath = x\n\turl = ../x\n\tupdate = !{run}\n'
     )
 
-    fine(mcp_agent, "add", "-A")
-    fine(mcp_agent, "commit", "-m", "x")
-    fine(mcp_agent, "checkout", "-b", "other")
-    fine(mcp_agent, "show", "--stat", "--format=%G? %s")
+    git_output(mcp_agent, "add", "-A")
+    git_output(mcp_agent, "commit", "-m", "x")
+    git_output(mcp_agent, "checkout", "-b", "other")
+    git_output(mcp_agent, "show", "--stat", "--format=%G? %s")
 
     assert not (folder / "trace").exists()
 
@@ -249,11 +255,11 @@ def test_a_folder_that_resembles_a_bare_repository_is_not_used(mcp_agent: PackCa
     }.items():
         mcp_agent.call("fs_write_text", path=f"fake/{name}", text=text)
 
-    assert "There is no git repository in /workspace/fake" in refused(
+    assert "There is no git repository in /workspace/fake" in git_refusal(
         mcp_agent, "-C", "fake", "status"
     )
-    fine(mcp_agent, "-C", "fake", "init")
-    fine(mcp_agent, "-C", "fake", "status")
+    git_output(mcp_agent, "-C", "fake", "init")
+    git_output(mcp_agent, "-C", "fake", "status")
     assert not (mcp_agent.folder / "trace").exists()
 
 
@@ -261,11 +267,13 @@ def test_init_and_clone_refuse_an_existing_git_link(
     mcp_agent: PackCaller, git_servers: GitServers
 ) -> None:
     """They are refused where `.git` already leads elsewhere."""
-    folder, run = prepared(mcp_agent)
-    elsewhere(folder, run)
+    folder, run = prepared_repository(mcp_agent)
+    plant_git_file(folder, run)
 
-    assert "not a folder" in refused(mcp_agent, "init")
-    assert "not a folder" in refused(mcp_agent, "clone", f"{git_servers.web.url}/x.git", "there")
+    assert "not a folder" in git_refusal(mcp_agent, "init")
+    assert "not a folder" in git_refusal(
+        mcp_agent, "clone", f"{git_servers.web.url}/x.git", "there"
+    )
     assert not (folder / "trace").exists()
 
 
@@ -274,7 +282,7 @@ def test_links_made_by_an_operator_are_not_followed(
     mcp_agent: PackCaller, git_servers: GitServers
 ) -> None:
     """Git follows them neither to a repository nor to a place for a new one."""
-    folder, _ = prepared(mcp_agent)
+    folder, _ = prepared_repository(mcp_agent)
     other = folder.parent / f"{mcp_agent.tenant}-beside"
     other.mkdir()
     plain_git(other, "init", "--quiet")
@@ -285,19 +293,19 @@ def test_links_made_by_an_operator_are_not_followed(
         ["init", "link/x"],
         ["clone", git_servers.web.url + "/x", "link/y"],
     ):
-        assert "/workspace/link is a link" in refused(mcp_agent, *args)
+        assert "/workspace/link is a link" in git_refusal(mcp_agent, *args)
     assert sorted(path.name for path in other.iterdir()) == [".git"]
 
 
 def test_a_branch_that_tracks_a_local_branch_is_allowed(mcp_agent: PackCaller) -> None:
     """Git notes that as a remote named `.`."""
-    prepared(mcp_agent)
-    fine(mcp_agent, "add", "-A")
-    fine(mcp_agent, "commit", "-m", "x")
-    fine(mcp_agent, "checkout", "-b", "other")
-    fine(mcp_agent, "branch", "--set-upstream-to=main")
+    prepared_repository(mcp_agent)
+    git_output(mcp_agent, "add", "-A")
+    git_output(mcp_agent, "commit", "-m", "x")
+    git_output(mcp_agent, "checkout", "-b", "other")
+    git_output(mcp_agent, "branch", "--set-upstream-to=main")
 
-    assert "Your branch is up to date with 'main'" in fine(mcp_agent, "status")
+    assert "Your branch is up to date with 'main'" in git_output(mcp_agent, "status")
 
 
 GIT_FOLDER_SPELLINGS = [
@@ -318,7 +326,7 @@ GIT_FOLDER_SPELLINGS = [
 )
 def test_no_file_tool_writes_where_git_reads(agent: PackCaller, name: str) -> None:
     """This holds for any spelling that a file system takes for the same name."""
-    fine(agent, "init")
+    git_output(agent, "init")
     before = (agent.folder / ".git/config").read_bytes()
     for path in (f"{name}/config", f"{name}/hooks/pre-commit", f"a/{name}", name):
         for tool, text in (("fs_write_text", "text"), ("workspace_write", "content")):
@@ -333,10 +341,10 @@ def test_no_file_tool_writes_where_git_reads(agent: PackCaller, name: str) -> No
 
 def test_a_whole_repository_can_be_deleted(mcp_agent: PackCaller) -> None:
     """A new one can be made in its place; its files can be read."""
-    fine(mcp_agent, "init")
+    git_output(mcp_agent, "init")
     read = mcp_agent.call("fs_read_text", path=".git/HEAD")
     deleted = mcp_agent.call("fs_delete", path=".git", recursive=True)
 
     assert read.value == "ref: refs/heads/main\n"
     assert deleted.value == "ok"
-    assert git(mcp_agent, "init")["returncode"] == 0
+    assert git_result(mcp_agent, "init")["returncode"] == 0

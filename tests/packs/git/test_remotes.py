@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import INSIDE, TOKEN, GitServers, fine, git, refused
+from tests.packs.git.conftest import (
+    INTERNAL_HOST,
+    TOKEN,
+    GitServers,
+    git_output,
+    git_refusal,
+    git_result,
+)
 
 pytestmark = pytest.mark.requirement("X2", "X3")
 
@@ -22,20 +29,20 @@ def test_a_repository_is_cloned_changed_pushed_and_pulled(
     if transport == "shell":
         git_servers.shell.allow(agent.call("ssh_public_key").value)
 
-    fine(agent, "clone", "--depth=1", url, "./mine")
+    git_output(agent, "clone", "--depth=1", url, "./mine")
     agent.call("fs_write_text", path="mine/README.md", text="two\n")
-    fine(agent, "-C", "mine", "commit", "-am", "Say two; it's 100% more & better")
-    fine(agent, "-C", "mine", "push", "origin", "main")
+    git_output(agent, "-C", "mine", "commit", "-am", "Say two; it's 100% more & better")
+    git_output(agent, "-C", "mine", "push", "origin", "main")
     assert upstream.text("README.md") == "two"
 
     upstream.commit({"README.md": b"two\n", "theirs.md": b"three\n"}, onto="main")
-    fine(agent, "-C", "mine", "fetch", "--prune")
-    assert fine(agent, "-C", "mine", "show", "origin/main:theirs.md") == "three\n"
+    git_output(agent, "-C", "mine", "fetch", "--prune")
+    assert git_output(agent, "-C", "mine", "show", "origin/main:theirs.md") == "three\n"
     agent.call("fs_write_text", path="mine/ours.md", text="four\n")
-    fine(agent, "-C", "mine", "add", "-A")
-    fine(agent, "-C", "mine", "commit", "-m", "Say four")
-    fine(agent, "-C", "mine", "pull", "--rebase", "--autostash")
-    fine(agent, "-C", "mine", "push")
+    git_output(agent, "-C", "mine", "add", "-A")
+    git_output(agent, "-C", "mine", "commit", "-m", "Say four")
+    git_output(agent, "-C", "mine", "pull", "--rebase", "--autostash")
+    git_output(agent, "-C", "mine", "push")
     assert upstream.text("ours.md") == "four"
     assert agent.call("fs_read_text", path="mine/theirs.md").value == "three\n"
 
@@ -46,7 +53,9 @@ def test_a_host_accepts_only_the_key_of_its_tenant(
     """Each tenant has its own key; a host that accepts one accepts no other."""
     git_servers.offered(f"locked-{mcp_agent.tenant}.git", a=b"1")
 
-    answer = git(mcp_agent, "clone", git_servers.shell.url(f"locked-{mcp_agent.tenant}.git"), "x")
+    answer = git_result(
+        mcp_agent, "clone", git_servers.shell.url(f"locked-{mcp_agent.tenant}.git"), "x"
+    )
 
     assert answer["returncode"] == 128
     assert "Permission denied (publickey)" in answer["stderr"]
@@ -60,7 +69,7 @@ def test_a_host_with_a_changed_key_is_refused(
     """An attacker in between has the host's name and address but not its key."""
     git_servers.impostor.allow(mcp_agent.call("ssh_public_key").value)
 
-    answer = git(mcp_agent, "clone", git_servers.impostor.url("any.git"), "x")
+    answer = git_result(mcp_agent, "clone", git_servers.impostor.url("any.git"), "x")
 
     assert answer["returncode"] == 128
     assert "Host key verification failed" in answer["stderr"]
@@ -72,7 +81,7 @@ def test_a_host_without_a_known_key_is_refused(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """No person is present who could accept the host's key."""
-    answer = git(mcp_agent, "clone", git_servers.unlisted.url("any.git"), "x")
+    answer = git_result(mcp_agent, "clone", git_servers.unlisted.url("any.git"), "x")
 
     assert answer["returncode"] == 128
     assert "Host key verification failed" in answer["stderr"]
@@ -85,14 +94,14 @@ def test_git_signs_in_with_the_secret_of_its_tenant(
     """A tenant without a secret, or with a wrong one, gets a hint instead of a prompt."""
     git_servers.offered("private/a.git", README__md=b"one\n")
     url = f"{git_servers.web.url}/private/a.git"
-    without = git(mcp_agent, "clone", url, "a")
+    without = git_result(mcp_agent, "clone", url, "a")
     git_servers.put_secrets(mcp_agent.tenant, GIT_TOKEN="not-the-password")
-    wrong = git(mcp_agent, "clone", url, "a")
+    wrong = git_result(mcp_agent, "clone", url, "a")
     git_servers.put_secrets(mcp_agent.tenant, GIT_TOKEN=TOKEN)
-    fine(mcp_agent, "clone", url, "a")
+    git_output(mcp_agent, "clone", url, "a")
     mcp_agent.call("fs_write_text", path="a/README.md", text="two\n")
-    fine(mcp_agent, "-C", "a", "commit", "-am", "Two")
-    fine(mcp_agent, "-C", "a", "push")
+    git_output(mcp_agent, "-C", "a", "commit", "-am", "Two")
+    git_output(mcp_agent, "-C", "a", "push")
 
     assert without["returncode"] == wrong["returncode"] == 128
     assert "hint: This host requires a sign-in" in without["stderr"]
@@ -112,10 +121,10 @@ def test_a_secret_bound_to_another_host_is_not_used(
     url = f"{git_servers.web.url}/private/b.git"
     git_servers.put_secrets(mcp_agent.tenant, "gitlab.com", GIT_TOKEN=TOKEN)
     seen = len(git_servers.web.asked)
-    message = refused(mcp_agent, "clone", url, "b")
+    message = git_refusal(mcp_agent, "clone", url, "b")
     count = len(git_servers.web.asked) - seen
     git_servers.put_secrets(mcp_agent.tenant, git_servers.web.place, GIT_TOKEN=TOKEN)
-    fine(mcp_agent, "clone", url, "b")
+    git_output(mcp_agent, "clone", url, "b")
 
     assert f"is bound to gitlab.com and is not sent to {git_servers.web.place}" in message
     assert count == 0
@@ -124,12 +133,16 @@ def test_a_secret_bound_to_another_host_is_not_used(
 def test_private_addresses_are_not_reached(git_servers: GitServers, agent: PackCaller) -> None:
     """Neither a name, a number, a URL nor a remote leads to one."""
     seen = len(git_servers.web.asked)
-    fine(agent, "init")
-    for url in (f"https://{INSIDE}/x.git", f"git@{INSIDE}:x.git", "https://127.0.0.1/x.git"):
-        fine(agent, "remote", "add", "inside", url)
+    git_output(agent, "init")
+    for url in (
+        f"https://{INTERNAL_HOST}/x.git",
+        f"git@{INTERNAL_HOST}:x.git",
+        "https://127.0.0.1/x.git",
+    ):
+        git_output(agent, "remote", "add", "inside", url)
         for args in (["clone", url, "x"], ["fetch", url], ["fetch", "inside"], ["fetch"]):
-            assert "not on the internet" in refused(agent, *args)
-        fine(agent, "remote", "remove", "inside")
+            assert "not on the internet" in git_refusal(agent, *args)
+        git_output(agent, "remote", "remove", "inside")
 
     assert len(git_servers.web.asked) == seen
 
@@ -138,7 +151,7 @@ def test_redirects_are_not_followed(git_servers: GitServers, mcp_agent: PackCall
     """A redirect would lead to an address that Gatepost has not checked."""
     git_servers.web.moved_to = "https://127.0.0.1:9"
 
-    answer = git(mcp_agent, "clone", f"{git_servers.web.url}/moved/x.git", "x")
+    answer = git_result(mcp_agent, "clone", f"{git_servers.web.url}/moved/x.git", "x")
 
     assert answer["returncode"] == 128
     assert "hint: Redirects are not followed" in answer["stderr"]

@@ -10,7 +10,7 @@ import pytest
 from gatepost.workspace import Workspaces
 from gatepost_packs.ssh.tools import key_of
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import GitServers, fine, git
+from tests.packs.git.conftest import GitServers, git_output, git_result
 
 pytestmark = pytest.mark.requirement("X3")
 
@@ -38,7 +38,7 @@ def test_no_tool_reads_the_private_key(git_servers: GitServers, mcp_agent: PackC
     mcp_agent.call("ssh_public_key")
     key_path = private_key(git_servers, mcp_agent)
     secret = key_path.read_text().split("\n")[2]
-    fine(mcp_agent, "init")
+    git_output(mcp_agent, "init")
     paths = (
         *("/workspace/.ssh/id_ed25519", ".ssh/id_ed25519", "../.gatepost/x/ssh/id_ed25519"),
         *(str(key_path), f"../.gatepost/{mcp_agent.tenant}/ssh/id_ed25519"),
@@ -73,11 +73,11 @@ def test_the_temporary_files_of_an_ssh_call_are_removed(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """None of them is in the workspace."""
-    git(mcp_agent, "clone", git_servers.shell.url("none.git"))
+    git_result(mcp_agent, "clone", git_servers.shell.url("none.git"))
     home = git_servers.root / ".gatepost" / mcp_agent.tenant / "git"
     (home / "run-of-a-server-that-was-killed").mkdir()
     os.utime(home / "run-of-a-server-that-was-killed", (1, 1))
-    git(mcp_agent, "clone", git_servers.shell.url("none.git"))
+    git_result(mcp_agent, "clone", git_servers.shell.url("none.git"))
 
     assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
     assert mcp_agent.call("fs_list").value == []

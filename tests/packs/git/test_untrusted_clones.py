@@ -8,7 +8,7 @@ import pytest
 
 from gatepost.sandbox import child
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import GitServers, fine, git, refused
+from tests.packs.git.conftest import GitServers, git_output, git_refusal, git_result
 
 pytestmark = pytest.mark.requirement("X2")
 
@@ -119,7 +119,7 @@ def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "confines", lambda: False)
 
 
-def every(folder: Path) -> list[Path]:
+def paths_below(folder: Path) -> list[Path]:
     return [
         Path(where) / name
         for where, folders, files in os.walk(folder)
@@ -137,20 +137,20 @@ def test_cloning_an_untrusted_repository_has_no_side_effects(
     upstream.commit({**README, **content.files}, modes=content.modes)
     before = set(git_servers.root.iterdir())
 
-    answer = git(mcp_agent, "clone", f"{git_servers.web.url}/{content.name}.git", "theirs")
+    answer = git_result(mcp_agent, "clone", f"{git_servers.web.url}/{content.name}.git", "theirs")
 
     assert (answer["returncode"] == 0) is content.taken, answer
     assert set(git_servers.root.iterdir()) <= before | {
         mcp_agent.folder,
         git_servers.root / ".gatepost",
     }
-    files = every(mcp_agent.folder)
+    files = paths_below(mcp_agent.folder)
     assert not any(path.is_symlink() or path.name in ("trace", "escaped") for path in files)
     if not content.taken:
         assert files == []
         return
-    fine(mcp_agent, "-C", "theirs", "status")
-    assert not any(path.name == "trace" for path in every(mcp_agent.folder))
+    git_output(mcp_agent, "-C", "theirs", "status")
+    assert not any(path.name == "trace" for path in paths_below(mcp_agent.folder))
     assert mcp_agent.call("fs_read_text", path="theirs/README.md").value.split() == ["hello"]
     assert mcp_agent.call("workspace_list", path="theirs").failure is None
 
@@ -161,14 +161,14 @@ def test_links_of_a_clone_become_plain_files(
 ) -> None:
     """Each file holds the link's target; a new commit keeps it a link."""
     git_servers.offered("linked.git").commit({**README, **LINKS})
-    fine(mcp_agent, "clone", f"{git_servers.web.url}/linked.git", "theirs")
+    git_output(mcp_agent, "clone", f"{git_servers.web.url}/linked.git", "theirs")
 
     for name, target in LINKS.items():
         assert mcp_agent.call("fs_read_text", path=f"theirs/{name}").value == target
         assert mcp_agent.call("fs_list", path=f"theirs/{name}").failure is not None
     reply = mcp_agent.call("fs_write_text", path="theirs/up/mcp-1/x", text="x")
     assert reply.failure is not None
-    assert git(mcp_agent, "-C", "theirs", "status", "--short")["stdout"] == ""
+    assert git_result(mcp_agent, "-C", "theirs", "status", "--short")["stdout"] == ""
 
 
 def test_a_clone_that_is_too_large_leaves_no_files(
@@ -182,7 +182,7 @@ def test_a_clone_that_is_too_large_leaves_no_files(
     )
 
     for name in ("large", "zeros", "many"):
-        message = refused(mcp_agent, "clone", f"{git_servers.web.url}/{name}.git", "theirs")
+        message = git_refusal(mcp_agent, "clone", f"{git_servers.web.url}/{name}.git", "theirs")
         assert "would need more room than the workspace has" in message
         assert mcp_agent.call("fs_list").value == []
     assert mcp_agent.call("fs_write_text", path="small.txt", text="x").value == "ok"
@@ -190,10 +190,10 @@ def test_a_clone_that_is_too_large_leaves_no_files(
 
 def test_writing_commands_are_refused_in_a_full_workspace(mcp_agent: PackCaller) -> None:
     """Commands that only read still run; after a deletion all run again."""
-    fine(mcp_agent, "init")
+    git_output(mcp_agent, "init")
     (mcp_agent.folder / "large").write_bytes(bytes(3_100_000))
 
-    assert "The workspace is full" in refused(mcp_agent, "add", "-A")
-    assert git(mcp_agent, "status", "--short")["stdout"] == "?? large\n"
+    assert "The workspace is full" in git_refusal(mcp_agent, "add", "-A")
+    assert git_result(mcp_agent, "status", "--short")["stdout"] == "?? large\n"
     mcp_agent.call("fs_delete", path="large")
-    fine(mcp_agent, "add", "-A")
+    git_output(mcp_agent, "add", "-A")

@@ -40,7 +40,7 @@ components:
 """.encode()
 
 
-def described(request: RecordedRequest) -> StubResponse:
+def description_answer(request: RecordedRequest) -> StubResponse:
     """The description, bytes that are none, or nothing."""
     if request.path == "/gone":
         return StubResponse(404, b"")
@@ -50,7 +50,7 @@ def described(request: RecordedRequest) -> StubResponse:
 @pytest.fixture(scope="module")
 def host() -> Iterator[HttpServer]:
     """Where descriptions are."""
-    with HttpServer(described) as host:
+    with HttpServer(description_answer) as host:
         yield host
 
 

@@ -138,7 +138,7 @@ class Gitlab(HttpServer):
         }.get(path, StubResponse(404, {"error": "404 Not Found"}))
 
 
-def echoed(request: RecordedRequest) -> StubResponse:
+def echo_answer(request: RecordedRequest) -> StubResponse:
     """What another server says: which headers reached it."""
     return StubResponse(
         200, {"headers": sorted(request.headers), "seen": json.dumps(dict(request.headers))}
@@ -152,7 +152,9 @@ class ForgeServers(NamedTuple):
     elsewhere: HttpServer
 
 
-def ask(agent: PackCaller, forge_servers: ForgeServers, path: str, /, **more: Any) -> ToolResult:
+def gitlab_result(
+    agent: PackCaller, forge_servers: ForgeServers, path: str, /, **more: Any
+) -> ToolResult:
     """A request to the small GitLab, with the token that is kept."""
     usual = {"endpoint": forge_servers.gitlab.api, "token": "secret:GITLAB_TOKEN", "path": path}
     return agent.call("gitlab_request", **(usual | more))
@@ -160,7 +162,7 @@ def ask(agent: PackCaller, forge_servers: ForgeServers, path: str, /, **more: An
 
 @pytest.fixture(scope="module")
 def forge_servers() -> Iterator[ForgeServers]:
-    with HttpServer(echoed) as elsewhere, Gitlab(elsewhere.url) as gitlab:
+    with HttpServer(echo_answer) as elsewhere, Gitlab(elsewhere.url) as gitlab:
         yield ForgeServers(gitlab, elsewhere)
 
 
@@ -199,7 +201,7 @@ def test_an_oauth_token_is_sent_as_a_bearer_token(
     agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
     """GitLab takes those as a bearer only."""
-    value = ask(agent, forge_servers, "/projects/1", token=OAUTH).value
+    value = gitlab_result(agent, forge_servers, "/projects/1", token=OAUTH).value
 
     assert value["status_code"] == 200
     assert "private-token" not in forge_servers.gitlab.asked[-1].headers
@@ -209,7 +211,7 @@ def test_a_token_is_not_sent_to_another_server(
     agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
     """A redirect to another host (artifacts, uploads) is followed without it."""
-    value = ask(agent, forge_servers, "/artifact", headers={"X-Mine": "x"}).value
+    value = gitlab_result(agent, forge_servers, "/artifact", headers={"X-Mine": "x"}).value
 
     assert value["status_code"] == 200
     assert not {"private-token", "authorization", "x-mine"} & set(value["json"]["headers"])
@@ -228,8 +230,8 @@ def test_literal_tokens_can_be_refused(
         packs={"gitlab": {"literals": False}},
     ) as strict:
         agent = strict.agent_with(protocol, forge_servers.gitlab.place, GITLAB_TOKEN=PERSONAL_TOKEN)
-        refused = ask(agent, forge_servers, "/projects/1", token=OAUTH)
-        taken = ask(agent, forge_servers, "/projects/1")
+        refused = gitlab_result(agent, forge_servers, "/projects/1", token=OAUTH)
+        taken = gitlab_result(agent, forge_servers, "/projects/1")
 
     assert "`token` takes no literal value here; name a secret" in str(refused.failure)
     assert OAUTH not in str(refused.failure)
@@ -244,7 +246,7 @@ def test_a_token_is_removed_from_every_response(
     agent: PackCaller, forge_servers: ForgeServers, value: str
 ) -> None:
     """The other side may return it in a value, in a header, encoded, or in the bytes."""
-    reply = ask(agent, forge_servers, "/mirror", token=value, include_base64=True)
+    reply = gitlab_result(agent, forge_servers, "/mirror", token=value, include_base64=True)
     token = PERSONAL_TOKEN if value.startswith("secret:") else value
 
     assert reply.value["status_code"] == 200
@@ -271,8 +273,10 @@ def test_a_token_is_in_no_failure(
     agent: PackCaller, forge_servers: ForgeServers, wrong: dict[str, Any]
 ) -> None:
     """A token in the place of another argument is in no failure either."""
-    reply = ask(agent, forge_servers, wrong.get("path", "/projects"), token=OAUTH, **wrong)
-    elsewhere = ask(agent, forge_servers, f"/a/../{OAUTH}", token=OAUTH)
+    reply = gitlab_result(
+        agent, forge_servers, wrong.get("path", "/projects"), token=OAUTH, **wrong
+    )
+    elsewhere = gitlab_result(agent, forge_servers, f"/a/../{OAUTH}", token=OAUTH)
 
     assert OAUTH not in str(reply.failure)
     assert OAUTH not in str(elsewhere.failure)
@@ -282,7 +286,7 @@ def test_a_token_is_in_no_log(
     server: PackServer, agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
     """Neither a literal token nor a stored one is logged."""
-    ask(agent, forge_servers, "/projects/1", token="glpat-literally-this-one")
-    ask(agent, forge_servers, "/projects/1")
+    gitlab_result(agent, forge_servers, "/projects/1", token="glpat-literally-this-one")
+    gitlab_result(agent, forge_servers, "/projects/1")
 
     assert "glpat-" not in server.log()

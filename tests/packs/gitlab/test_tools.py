@@ -18,8 +18,8 @@ from tests.packs.gitlab.test_tokens import (
     README,
     ForgeServers,
     agent,
-    ask,
     forge_servers,
+    gitlab_result,
     server,
 )
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.requirement("X4")
 def test_a_list_is_read(agent: PackCaller, forge_servers: ForgeServers) -> None:
     """The answer has status, headers, text and value, but no cookie that would sign a reader in."""
     params = {"membership": True, "per_page": 10, "labels": ["a", "b"], "not": {"x": 1}}
-    value = ask(agent, forge_servers, "/projects", params=params).value
+    value = gitlab_result(agent, forge_servers, "/projects", params=params).value
     request = forge_servers.gitlab.asked[-1]
 
     assert set(value) == {"status_code", "headers", "text", "json", "truncated"}
@@ -129,7 +129,7 @@ def test_every_response_of_gitlab_is_returned(
     agent: PackCaller, forge_servers: ForgeServers, case: Works
 ) -> None:
     """Refusals of GitLab, too, are answers and no failures."""
-    reply = ask(agent, forge_servers, case.path, **case.arguments)
+    reply = gitlab_result(agent, forge_servers, case.path, **case.arguments)
 
     assert reply.failure is None
     assert reply.value["status_code"] == case.status
@@ -144,10 +144,12 @@ def test_every_response_of_gitlab_is_returned(
 def test_an_issue_is_created_once(agent: PackCaller, forge_servers: ForgeServers) -> None:
     """As JSON and as a form; a second issue with the title gets GitLab's own conflict."""
     title = f"Bug of {agent.tenant}"
-    answer = ask(
+    answer = gitlab_result(
         agent, forge_servers, "/projects/1/issues", method="POST", json_body={"title": title}
     )
-    again = ask(agent, forge_servers, "/projects/1/issues", method="POST", form={"title": title})
+    again = gitlab_result(
+        agent, forge_servers, "/projects/1/issues", method="POST", form={"title": title}
+    )
 
     assert (answer.value["status_code"], answer.value["json"]["title"]) == (201, title)
     assert (again.value["status_code"], again.value["json"]) == (
@@ -159,7 +161,7 @@ def test_an_issue_is_created_once(agent: PackCaller, forge_servers: ForgeServers
 def test_bytes_travel_as_base64(agent: PackCaller, forge_servers: ForgeServers) -> None:
     """The caller asks for base64, because bytes are not text."""
     path = "/projects/1/repository/files/logo.png/raw"
-    value = ask(agent, forge_servers, path, include_base64=True).value
+    value = gitlab_result(agent, forge_servers, path, include_base64=True).value
 
     assert base64.b64decode(value["base64"]) == PICTURE
     assert (value["text"], value["json"]) == (None, None)
@@ -169,8 +171,8 @@ def test_a_long_answer_is_cut_and_stays_valid(
     agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
     """The answer holds no half value and no half character, and says that it was cut."""
-    huge = ask(agent, forge_servers, "/huge", max_bytes=1_001, include_base64=True).value
-    letters = ask(agent, forge_servers, "/letters", max_bytes=101).value
+    huge = gitlab_result(agent, forge_servers, "/huge", max_bytes=1_001, include_base64=True).value
+    letters = gitlab_result(agent, forge_servers, "/letters", max_bytes=101).value
 
     assert (huge["truncated"], huge["json"]) == (True, None)
     assert len(base64.b64decode(huge["base64"])) == 1_001
@@ -256,7 +258,9 @@ def test_a_failure_explains_the_problem_to_the_model(
 ) -> None:
     """GitLab gave no answer, and Gatepost sent no request that it must not send."""
     count = len(forge_servers.gitlab.asked)
-    reply = ask(agent, forge_servers, case.arguments.get("path", "/projects"), **case.arguments)
+    reply = gitlab_result(
+        agent, forge_servers, case.arguments.get("path", "/projects"), **case.arguments
+    )
 
     assert reply.failure is not None
     assert re.search(case.says, reply.failure), reply.failure
@@ -320,7 +324,7 @@ def test_a_literal_token_is_refused_unless_the_operator_allows_it(
     with open_server(
         tmp_path, ["gitlab"], network={"allow_hosts": [forge_servers.gitlab.place]}
     ) as server:
-        failed = ask(server.agent("mcp"), forge_servers, "/projects", token="glpat-mine")
+        failed = gitlab_result(server.agent("mcp"), forge_servers, "/projects", token="glpat-mine")
 
     assert "takes no literal value here; name a secret: secret:NAME" in str(failed.failure)
     assert "glpat-mine" not in str(failed.failure)

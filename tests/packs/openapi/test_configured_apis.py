@@ -168,7 +168,7 @@ ANSWERS: dict[str, tuple[int, dict[str, str], Any, str, str]] = {
 
 
 @contextmanager
-def moody(folder: Path) -> Iterator[PackServer]:
+def unreliable_api(folder: Path) -> Iterator[PackServer]:
     """An API whose operations each answer in their way."""
     seen: list[dict[str, str]] = []
 
@@ -208,7 +208,7 @@ def test_the_apis_refusals_are_failures(tmp_path: Path) -> None:
     """
     Its status gives the kind of the failure; its own words, but no HTML page, give the message.
     """
-    with moody(tmp_path) as server:
+    with unreliable_api(tmp_path) as server:
         workers = [
             PackCaller(server, server.root, "acme", protocol, "moody:use")
             for protocol in ("mcp", "rest")

@@ -27,35 +27,37 @@ pytestmark = pytest.mark.requirement("X7")
 GITHUB = FOLDER / "node_modules/@octokit/openapi/generated/api.github.com.json"
 
 
-def references(value: Any) -> Iterator[str]:
+def remaining_references(value: Any) -> Iterator[str]:
     """Those that are left, but for what examples and extensions hold as data."""
     if isinstance(value, dict):
         if isinstance(value.get("$ref"), str):
             yield value["$ref"]
         for name, inner in value.items():
             if name not in ("example", "examples") and not name.startswith("x-"):
-                yield from references(inner)
+                yield from remaining_references(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from references(inner)
+            yield from remaining_references(inner)
 
 
 @pytest.fixture(scope="module")
-def written() -> bytes:
+def published_description() -> bytes:
     """The description as GitHub publishes it."""
     assert GITHUB.is_file(), f"{GITHUB} is missing: `python -m tests.support.programs` installs it"
     return GITHUB.read_bytes()
 
 
 @pytest.fixture(scope="module")
-def github(written: bytes) -> ApiDescription:
-    return ApiDescription(canonical(written))
+def github(published_description: bytes) -> ApiDescription:
+    return ApiDescription(canonical(published_description))
 
 
 @pytest.fixture(scope="module")
-def server(written: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
+def server(
+    published_description: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PackServer]:
     """A server, and where the description is."""
-    host = AsgiServer(Starlette(routes=[Route("/", served(written))])).start()
+    host = AsgiServer(Starlette(routes=[Route("/", served(published_description))])).start()
     folder = tmp_path_factory.mktemp("github")
     network = {"allow_hosts": [host.url.removeprefix("http://")]}
     try:
@@ -96,7 +98,7 @@ def test_a_large_description_is_loaded_paged_and_described(
     assert operation["responses"]["201"]["content"]["application/json"]["schema"]["properties"][
         "user"
     ]
-    assert list(references(operation)) == []
+    assert list(remaining_references(operation)) == []
 
 
 def test_every_operation_of_a_large_description_can_be_described(github: ApiDescription) -> None:
@@ -104,7 +106,7 @@ def test_every_operation_of_a_large_description_can_be_described(github: ApiDesc
     for entry in github.entries:
         source = read_operation(github, entry).source
         text = json.dumps(source)
-        assert list(references(source)) == [], entry
+        assert list(remaining_references(source)) == [], entry
         assert "x-omitted-ref" not in text, entry
         assert len(text) < 4_000_000, entry
 
@@ -120,9 +122,9 @@ def test_operations_of_a_large_description_can_be_tools() -> None:
     assert "issues_create" in pack.tools
 
 
-def test_cached_descriptions_take_bounded_memory(written: bytes) -> None:
+def test_cached_descriptions_take_bounded_memory(published_description: bytes) -> None:
     """The process drops the oldest ones, however many are loaded."""
-    data = canonical(written)
+    data = canonical(published_description)
     cache = ApiStore()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in range(12):

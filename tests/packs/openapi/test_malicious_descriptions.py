@@ -11,31 +11,31 @@ from gatepost_packs.openapi.description.operation_arguments import tool_names
 from gatepost_packs.openapi.description.reading import DescriptionUnreadable, canonical
 from gatepost_packs.openapi.description.reference import refuse_outside
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
-from tests.support.measuring import each, steps
+from tests.support.measuring import count_lines, each
 
 pytestmark = pytest.mark.requirement("X7")
 
-HEAD = {"openapi": "3.0.0", "info": {"title": "t", "version": "1"}}
+DESCRIPTION_HEAD = {"openapi": "3.0.0", "info": {"title": "t", "version": "1"}}
 
 
 def document(**members: Any) -> ApiDescription:
     """A description with these members, read as any other."""
-    return read(json.dumps({**HEAD, **members}).encode())
+    return parsed_description(json.dumps({**DESCRIPTION_HEAD, **members}).encode())
 
 
-def read(data: bytes) -> ApiDescription:
+def parsed_description(data: bytes) -> ApiDescription:
     description = ApiDescription(canonical(data))
     refuse_outside(description)
     return description
 
 
-def described(description: ApiDescription) -> Any:
+def first_operation(description: ApiDescription) -> Any:
     """The first operation, all of it, which must be JSON."""
     operation = read_operation(description, description.entries[0]).source
     return json.loads(json.dumps(operation))
 
 
-def aliases(levels: int) -> bytes:
+def nested_aliases(levels: int) -> bytes:
     """Ten aliases of ten aliases…"""
     lines = ["openapi: 3.0.0", "x0: &x0 [a, a, a, a, a, a, a, a, a, a]"]
     lines += [
@@ -44,7 +44,7 @@ def aliases(levels: int) -> bytes:
     return "\n".join(lines).encode()
 
 
-def merges(levels: int) -> bytes:
+def nested_merges(levels: int) -> bytes:
     """Objects merged from ten merged objects…"""
     lines = ["openapi: 3.0.0", "x0: &x0 {a: 1}"]
     for level in range(1, levels):
@@ -54,8 +54,8 @@ def merges(levels: int) -> bytes:
 
 
 REFUSED_DOCUMENTS = {
-    "alias bomb": (aliases(12), "too large with its YAML aliases expanded"),
-    "merge bomb": (merges(12), "too large with its YAML aliases expanded"),
+    "alias bomb": (nested_aliases(12), "too large with its YAML aliases expanded"),
+    "merge bomb": (nested_merges(12), "too large with its YAML aliases expanded"),
     "alias of itself": (b"openapi: 3.0.0\nx: &x [*x]", r"has no anchor"),
     "python tag": (b"openapi: !!python/object:os.system x", "has the YAML tag"),
     "binary tag": (b"openapi: 3.0.0\nx: !!binary aGk=", "has the YAML tag"),
@@ -97,7 +97,7 @@ def test_an_unreadable_description_is_refused_with_a_reason(name: str) -> None:
     data, says = REFUSED_DOCUMENTS[name]
 
     with pytest.raises(DescriptionUnreadable, match=says):
-        read(data)
+        parsed_description(data)
 
 
 def schema_of(**schemas: Any) -> ApiDescription:
@@ -108,7 +108,7 @@ def schema_of(**schemas: Any) -> ApiDescription:
 
 
 def shown_schema(description: ApiDescription) -> Any:
-    return described(description)["responses"]["200"]["content"]["application/json"]["schema"]
+    return first_operation(description)["responses"]["200"]["content"]["application/json"]["schema"]
 
 
 def test_a_schema_that_contains_itself_is_cut_where_it_repeats() -> None:
@@ -166,7 +166,7 @@ def test_exponentially_growing_references_are_left_out() -> None:
     }
     description = schema_of(A={"$ref": "#/components/schemas/S0"}, **schemas)
 
-    text = json.dumps(described(description))
+    text = json.dumps(first_operation(description))
 
     assert "x-omitted-ref" in text
     assert len(text) < 6_000_000
@@ -218,7 +218,7 @@ def test_malformed_operations_are_ignored() -> None:
     description = document(paths=paths | {"/b": [], "/c": None, "/d": {"$ref": "#/paths/~1d"}})
 
     assert [(entry.path, entry.method) for entry in description.entries] == [("/a", "DELETE")]
-    assert described(description)["tags"] == 7
+    assert first_operation(description)["tags"] == 7
     assert document(paths=[]).entries == ()
 
 
@@ -303,6 +303,6 @@ def test_a_huge_enum_costs_no_more_than_its_bytes() -> None:
 
     def work(count: int) -> int:
         description = schema_of(A={"enum": [f"v{at}" for at in range(count)]})
-        return steps(lambda: described(description))
+        return count_lines(lambda: first_operation(description))
 
     assert work(20_000) < work(10_000) * 3

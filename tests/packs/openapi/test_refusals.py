@@ -195,7 +195,9 @@ FAILING_CALLS = [
 
 
 @pytest.fixture(scope="module", params=["mcp", "rest"])
-def refused(server: PackServer, petstore: Petstore, request: pytest.FixtureRequest) -> PackCaller:
+def agent_with_apis(
+    server: PackServer, petstore: Petstore, request: pytest.FixtureRequest
+) -> PackCaller:
     """One agent with all three APIs for every refusal, none of which changes anything."""
     agent = server.agent(request.param)
     for name in APIS:
@@ -205,7 +207,7 @@ def refused(server: PackServer, petstore: Petstore, request: pytest.FixtureReque
 
 @each("case", FAILING_CALLS, ids=lambda case: f"{case.tool} {case.arguments}"[:90])
 def test_a_failure_explains_the_problem_to_the_model(
-    refused: PackCaller, petstore: Petstore, case: Refused
+    agent_with_apis: PackCaller, petstore: Petstore, case: Refused
 ) -> None:
     """This covers every documented error, and mistakes of an agent."""
     arguments = {
@@ -213,7 +215,7 @@ def test_a_failure_explains_the_problem_to_the_model(
         for name, value in case.arguments.items()
     }
 
-    reply = refused.call(case.tool, **arguments)
+    reply = agent_with_apis.call(case.tool, **arguments)
 
     assert reply.failure is not None, reply
     assert re.search(case.says, reply.failure), reply.failure

@@ -11,7 +11,7 @@ import pytest
 from examples.tickets.app import DESCRIPTION, TOKENS, TicketServer
 from tests.architecture.source import ROOT
 from tests.packs.conftest import PackCaller, PackServer, open_server
-from tests.support.commands import pasted
+from tests.support.commands import shell_output
 from tests.support.issuers import AsgiServer
 
 pytestmark = pytest.mark.requirement("O14")
@@ -131,6 +131,6 @@ def test_the_page_works_when_it_is_pasted(url: str, tmp_path: Path) -> None:
         (example / name).write_text(text.replace("127.0.0.1:8090", here))
     lines = (setting + calling).replace("127.0.0.1:8090", here)
 
-    printed = pasted(f"set -e\n{lines}", tmp_path, code=0)
+    printed = shell_output(f"set -e\n{lines}", tmp_path, code=0)
 
     assert '"status":"open"' in printed

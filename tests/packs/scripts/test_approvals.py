@@ -13,7 +13,7 @@ from gatepost.policy.script_reviews.script import Script, ScriptReview
 from gatepost_packs.scripts.folders import is_allowed
 from tests.packs.conftest import PackCaller, scopes_of
 from tests.packs.scripts.test_rejected import PACKS, WEATHER, ScriptServer, agent, script_server
-from tests.support.commands import ended, running
+from tests.support.commands import completed, running
 
 __all__ = ["agent", "script_server"]  # fixtures
 
@@ -228,7 +228,7 @@ def asked(script_server: ScriptServer) -> Any:
     """`gatepost scripts …` as a process of its own."""
 
     def ask(*arguments: str) -> tuple[int, str, str]:
-        return ended("scripts", *arguments, cwd=script_server.folder)
+        return completed("scripts", *arguments, cwd=script_server.folder)
 
     return ask
 

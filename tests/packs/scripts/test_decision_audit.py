@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gatepost.storage.backends import open_records
-from tests.support.commands import ended, tenant_folder
+from tests.support.commands import completed, tenant_folder
 
 pytestmark = pytest.mark.requirement("P11")
 
@@ -35,7 +35,7 @@ def gatepost(tmp_path: Path) -> Gatepost:
     """The operator's commands, with a key ring and one script that no caller has called yet."""
 
     def run(*words: str) -> str:
-        code, says, complaints = ended(*words, cwd=tmp_path)
+        code, says, complaints = completed(*words, cwd=tmp_path)
         assert code == 0, complaints
         return says
 
@@ -56,7 +56,7 @@ allow_hosts = ["127.0.0.1:9"]
 """
 
 
-async def untold(folder: Path) -> list[Any]:
+async def unsent_messages(folder: Path) -> list[Any]:
     """Return the messages that the servers still have to send to the webhook, and remove them."""
     records = await open_records(f"sqlite:///{folder / 'gatepost.db'}")
     async with aclosing(records):
@@ -66,7 +66,7 @@ async def untold(folder: Path) -> list[Any]:
     return [json.loads(message.body) for _, message in messages]
 
 
-def on_record(gatepost: Gatepost) -> list[dict[str, Any]]:
+def exported_records(gatepost: Gatepost) -> list[dict[str, Any]]:
     output = gatepost("audit", "export", *TENANT_OPTIONS)
     records = [json.loads(line).get("record") for line in output.splitlines()]
     return [record for record in records if record is not None]
@@ -81,10 +81,10 @@ def test_a_command_that_decides_about_a_script_is_recorded(gatepost: Gatepost) -
     gatepost("scripts", "list", *TENANT_OPTIONS)
 
     recorded = [
-        (record["kind"], record["outcome"], record["tool"]) for record in on_record(gatepost)
+        (record["kind"], record["outcome"], record["tool"]) for record in exported_records(gatepost)
     ]
     assert recorded == [("approval", "approved", "mine.star"), ("approval", "revoked", "mine.star")]
-    assert on_record(gatepost)[0]["approval"] == f"script:{digest}"
+    assert exported_records(gatepost)[0]["approval"] == f"script:{digest}"
     gatepost("audit", "verify")
 
 
@@ -100,7 +100,7 @@ def test_a_decision_by_command_is_sent_to_the_webhook(gatepost: Gatepost, tmp_pa
     )
     for words in (("approve", "mine", "--digest", digest), ("revoke", "mine")):
         gatepost("scripts", *words, *TENANT_OPTIONS)
-        messages = asyncio.run(untold(tmp_path))
+        messages = asyncio.run(unsent_messages(tmp_path))
         expected = "approved" if words[0] == "approve" else "withdrawn"
         assert [
             (message["type"], message["data"]["id"], message["data"]["state"])

@@ -37,49 +37,49 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
         yield script_server
 
 
-def inside(*lines: str) -> str:
+def in_function(*lines: str) -> str:
     return "def f():\n" + "".join(f"  {line}\n" for line in lines) + "f()"
 
 
-BUSY_SCRIPT = inside("x = 3", "for i in range(60): x = x * x")
+BUSY_SCRIPT = in_function("x = 3", "for i in range(60): x = x * x")
 SLOW_CALL = "call('count_slowly', steps = 9, delay_s = 9)"
 LONG_LOOP = "for i in range(1000000000): pass"
 GROWING_LOOP = "for i in range(1000000): {}"
 SCRIPT_ENDINGS = [
-    ("a long loop", inside(LONG_LOOP), "validation", "max_steps"),
+    ("a long loop", in_function(LONG_LOOP), "validation", "max_steps"),
     (
         "nested loops",
-        inside("for a in range(10**5 * 10 // 10): pass"),
+        in_function("for a in range(10**5 * 10 // 10): pass"),
         "validation",
         "Parse|failed",
     ),
     (
         "a loop over a loop",
-        inside("for a in range(1000000):", "  for b in range(1000000): pass"),
+        in_function("for a in range(1000000):", "  for b in range(1000000): pass"),
         "validation",
         "max_steps",
     ),
     (
         "a list that doubles",
-        inside("x = [1]", GROWING_LOOP.format("x = x + x")),
+        in_function("x = [1]", GROWING_LOOP.format("x = x + x")),
         "validation",
         "memory_mb",
     ),
     (
         "a text that doubles",
-        inside("x = 'a'", GROWING_LOOP.format("x = x + x")),
+        in_function("x = 'a'", GROWING_LOOP.format("x = x + x")),
         "validation",
         "memory_mb",
     ),
     (
         "many small things",
-        inside("x = []", GROWING_LOOP.format("x.append([i] * 9)")),
+        in_function("x = []", GROWING_LOOP.format("x.append([i] * 9)")),
         "validation",
         "memory",
     ),
     (
         "a dict that grows",
-        inside("x = {}", GROWING_LOOP.format("x[i] = str(i) * 9")),
+        in_function("x = {}", GROWING_LOOP.format("x[i] = str(i) * 9")),
         "validation",
         "memory",
     ),
@@ -97,38 +97,43 @@ SCRIPT_ENDINGS = [
     ("recursion", "def f(n):\n  return f(n + 1)\nf(0)", "validation", "overflow|recursion"),
     (
         "a flood of lines",
-        inside("for i in range(1000000): print('x' * 1000)"),
+        in_function("for i in range(1000000): print('x' * 1000)"),
         "validation",
         "output",
     ),
-    ("one huge line", inside("print('x' * 10000000)"), "validation", "max_output_bytes"),
+    ("one huge line", in_function("print('x' * 10000000)"), "validation", "max_output_bytes"),
     ("a huge value", "'x' * 10000000", "validation", "max_output_bytes"),
     (
         "data nested deeply",
-        inside("a = []", GROWING_LOOP.format("a = [a]"), "return a"),
+        in_function("a = []", GROWING_LOOP.format("a = [a]"), "return a"),
         "validation",
         "levels",
     ),
     (
         "data nested a little",
-        inside("a = []", "for i in range(100): a = [a]", "return a"),
+        in_function("a = []", "for i in range(100): a = [a]", "return a"),
         "validation",
         "levels",
     ),
     (
         "a deep text of data",
-        inside("a = []", GROWING_LOOP.format("a = [a]"), "return str(a)"),
+        in_function("a = []", GROWING_LOOP.format("a = [a]"), "return str(a)"),
         "",
         "too deeply",
     ),
-    ("data that holds itself", inside("a = []", "a.append(a)", "return a"), "validation", "Cycle"),
+    (
+        "data that holds itself",
+        in_function("a = []", "a.append(a)", "return a"),
+        "validation",
+        "Cycle",
+    ),
     ("brackets", "[" * 20_000 + "]" * 20_000, "validation", "too deeply"),
     ("parentheses", "(" * 40_000, "validation", "Parse|too deeply"),
     ("calls of tools", "[call('fs_list') for i in range(100)]", "validation", "max_calls"),
     ("a value that is no data", "lambda: 1", "validation", "JSON"),
     (
         "a number of many digits",
-        inside("x = 3", "for i in range(16): x = x * x", "return x"),
+        in_function("x = 3", "for i in range(16): x = x * x", "return x"),
         "",
         "JSON",
     ),
@@ -172,7 +177,7 @@ def test_the_time_of_a_script_is_bounded(hasty: ScriptServer, code: str, says: s
 
 def test_a_failure_shows_what_the_script_had_printed(script_server: ScriptServer) -> None:
     """The author of the script sees how far it came."""
-    code = inside("print('so far')", LONG_LOOP)
+    code = in_function("print('so far')", LONG_LOOP)
 
     reply = script_server.agent("mcp").call("script_exec", code=code)
 
@@ -180,7 +185,9 @@ def test_a_failure_shows_what_the_script_had_printed(script_server: ScriptServer
     assert reply.failure.endswith("It had printed:\nso far")
 
 
-def started(agent: PackCaller, reply: list[ToolResult], code: str = SLOW_CALL) -> threading.Thread:
+def started_call(
+    agent: PackCaller, reply: list[ToolResult], code: str = SLOW_CALL
+) -> threading.Thread:
     def call() -> None:
         reply.append(agent.call("script_exec", code=code))
 
@@ -194,7 +201,7 @@ def test_others_are_answered_while_scripts_run(script_server: ScriptServer) -> N
     reply: list[ToolResult] = []
     go = script_server.folder / "go"
     code = f"call('held', until = '{go}')"
-    threads = [started(script_server.agent("rest", "greedy"), reply, code) for _ in range(4)]
+    threads = [started_call(script_server.agent("rest", "greedy"), reply, code) for _ in range(4)]
     try:
         # The one too many is refused at once.
         eventually(lambda: reply, within=30)
@@ -219,7 +226,7 @@ def test_a_server_that_stops_leaves_no_process(script_server: ScriptServer) -> N
     reply: list[ToolResult] = []
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder) as server:
         agent = script_server.elsewhere("rest", "stopped")
-        thread = started(agent, reply)
+        thread = started_call(agent, reply)
         eventually(lambda: children_of(server.process.pid), within=30)
         (process,) = children_of(server.process.pid)
         server.stop()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_packs.scripts.outline import MAX_DESCRIPTION, outline_of
-from tests.support.measuring import each, steps
+from tests.support.measuring import count_lines, each
 
 pytestmark = pytest.mark.requirement("P10")
 
@@ -75,7 +75,7 @@ HARD_TEXTS = ["(", "'", '"""', "\\", "def a(", "#", "'''\\", "def a(x,", "[{(", 
 @each("piece", HARD_TEXTS)
 def test_the_outline_takes_linear_time(piece: str) -> None:
     """Ten times the text takes no more than about ten times the steps."""
-    few = steps(lambda: outline_of(piece * 200))
-    many = steps(lambda: outline_of(piece * 2_000))
+    few = count_lines(lambda: outline_of(piece * 200))
+    many = count_lines(lambda: outline_of(piece * 2_000))
 
     assert many <= 15 * max(few, 100)

@@ -19,7 +19,7 @@ from gatepost.tools.client import ProtocolError
 from gatepost_packs.scripts.folders import from_code
 from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.support.client import Protocol, ResourceClient, ToolResult
-from tests.support.commands import ended, running, tenant_folder, toml_file
+from tests.support.commands import completed, running, tenant_folder, toml_file
 from tests.support.processes import free_port
 from tests.support.server import configuration
 
@@ -241,7 +241,7 @@ def run(agent: PackCaller, name: str = "mine") -> ToolResult:
 
 def gatepost(script_server: ScriptServer, *words: str) -> str:
     """Run a command of the administrator in a process of its own, and return its output."""
-    code, says, complaints = ended(*words, cwd=script_server.folder)
+    code, says, complaints = completed(*words, cwd=script_server.folder)
     assert code == 0, complaints
     return says
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.packs.conftest import PackCaller, by_mcp, by_rest
 from tests.packs.scripts.test_rejected import ScriptServer, agent, open_script_server, script_server
-from tests.support.client import modern
+from tests.support.client import modern_request
 
 __all__ = ["agent", "script_server"]  # fixtures
 
@@ -27,7 +27,7 @@ class ScriptStep(NamedTuple):
     answer: Any
 
 
-def ran(value: Any, printed: str = "") -> dict[str, Any]:
+def run_result(value: Any, printed: str = "") -> dict[str, Any]:
     return {"value": value, "printed": printed}
 
 
@@ -37,16 +37,18 @@ def run(name: str, function: str | None = None, *args: Any) -> tuple[str, dict[s
 
 LONDON = {"city": "London", "temp_c": 15.5, "condition": "Cloudy"}
 WORKING_SCRIPTS = [
-    ScriptStep(*run("weather", "get_weather", "London"), ran(LONDON)),
-    ScriptStep(*run("weather.star", "get_weather", "London"), ran(LONDON)),
-    ScriptStep("script_run", {"name": "weather"}, ran([], "asked for 0\n")),
-    ScriptStep(*run("weather", None, "Rome", "Oslo"), ran(["Rome", "Oslo"], "asked for 2\n")),
+    ScriptStep(*run("weather", "get_weather", "London"), run_result(LONDON)),
+    ScriptStep(*run("weather.star", "get_weather", "London"), run_result(LONDON)),
+    ScriptStep("script_run", {"name": "weather"}, run_result([], "asked for 0\n")),
+    ScriptStep(
+        *run("weather", None, "Rome", "Oslo"), run_result(["Rome", "Oslo"], "asked for 2\n")
+    ),
     *[
-        ScriptStep(*run("values", "echo", value), ran(value))
+        ScriptStep(*run("values", "echo", value), run_result(value))
         for value in (None, True, 0, -1.5, 2**70, "", "ä😀\n", [], [[1]], {"a": {"b": [None]}})
     ],
-    ScriptStep(*run("tools", None, "fs_write_text", {"path": "a", "text": "x"}), ran("ok")),
-    ScriptStep(*run("tools", "attempt", "fs_list", {}), ran({"ok": []})),
+    ScriptStep(*run("tools", None, "fs_write_text", {"path": "a", "text": "x"}), run_result("ok")),
+    ScriptStep(*run("tools", "attempt", "fs_list", {}), run_result({"ok": []})),
 ]
 
 
@@ -269,7 +271,9 @@ def test_progress_is_reported_while_a_script_runs(script_server: ScriptServer) -
     """A client that asked for progress gets it once a second."""
     agent = script_server.agent("mcp")
     arguments = {"name": "tools", "args": ["count_slowly", {"steps": 1, "delay_s": 1.2}]}
-    fields, body = modern("tools/call", {"name": "script_run", "arguments": arguments}, progress=7)
+    fields, body = modern_request(
+        "tools/call", {"name": "script_run", "arguments": arguments}, progress=7
+    )
 
     answer = script_server.client.send("POST", fields=fields, body=body, token=agent.token)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_packs.vault.front_matter import MAX_BYTES, FrontMatterError, merged, split
-from tests.support.measuring import REFERENCE_S, each, slowness, steps
+from tests.support.measuring import REFERENCE_S, count_lines, each, slowness
 
 READABLE_NOTES = [
     ("---\na: 1\n---\ntext", {"a": 1}, "text"),
@@ -96,7 +96,7 @@ def test_an_unclosed_front_matter_is_not_searched_to_the_end() -> None:
     short = "---\n" + "a: b\n" * 20_000
     long = "---\n" + "a: b\n" * 200_000
 
-    assert steps(lambda: split(long)) == steps(lambda: split(short))
+    assert count_lines(lambda: split(long)) == count_lines(lambda: split(short))
 
 
 NOTE_BEFORE = (

@@ -155,9 +155,9 @@ async def test_a_file_changed_within_a_clock_tick_is_read_again(secrets: VaultTo
         lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
         lambda file: file.write_bytes(file.read_bytes()[:4096] + b"\xff" * 40_960),
         lambda file: file.unlink(),
-        lambda file: changed(file, "DROP TABLE words"),
-        lambda file: changed(file, "PRAGMA user_version = 99"),
-        lambda file: changed(file, "DROP TABLE files; CREATE TABLE files (x)"),
+        lambda file: change_index(file, "DROP TABLE words"),
+        lambda file: change_index(file, "PRAGMA user_version = 99"),
+        lambda file: change_index(file, "DROP TABLE files; CREATE TABLE files (x)"),
         lambda file: (file.unlink(), file.with_name(f"{file.name}-journal").write_bytes(b"x" * 99)),
     ],
     ids=["text", "empty", "half", "garbage", "gone", "no table", "version", "columns", "journal"],
@@ -175,7 +175,7 @@ async def test_a_damaged_index_is_rebuilt(secrets: VaultTools, spoil: Any) -> No
     assert secrets.read == []
 
 
-def changed(file: Path, statements: str) -> None:
+def change_index(file: Path, statements: str) -> None:
     rows = sqlite3.connect(file)
     rows.executescript(statements)
     rows.close()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gatepost_packs.vault.note import MAX_READ, STEP, read_note, section
 from gatepost_packs.vault.note_names import chosen, key_of, keys_of, relative_target
-from tests.support.measuring import HOLD_S, each, shortest_hold, steps
+from tests.support.measuring import HOLD_S, count_lines, each, shortest_hold
 
 TITLES = [
     ("---\ntitle: Of its own\n---\n# Heading", "Of its own"),
@@ -183,7 +183,10 @@ GROWING_TEXTS = {
 def test_any_note_is_parsed_in_bounded_steps(piece: str) -> None:
     """Half a megabyte of the same is read, in steps that only add up."""
     small, large = piece * 1_500, piece * 15_000
-    few, many = steps(lambda: read_note("n.md", small)), steps(lambda: read_note("n.md", large))
+    few, many = (
+        count_lines(lambda: read_note("n.md", small)),
+        count_lines(lambda: read_note("n.md", large)),
+    )
 
     assert many <= few * 12 + 1_000
     read_note("n.md", piece * (500_000 // len(piece)))

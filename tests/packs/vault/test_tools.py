@@ -25,7 +25,7 @@ NOTES = {
 }
 
 
-def filled(agent: PackCaller, notes: dict[str, str] = NOTES) -> Path:
+def filled_vault(agent: PackCaller, notes: dict[str, str] = NOTES) -> Path:
     vault = agent.folder / "vault"
     for path, text in notes.items():
         (vault / path).parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def filled(agent: PackCaller, notes: dict[str, str] = NOTES) -> Path:
 
 def test_a_note_is_read_with_front_matter_tags_links_and_backlinks(agent: PackCaller) -> None:
     """Front matter, text, tags, links with where they lead, and what links here."""
-    filled(agent)
+    filled_vault(agent)
 
     assert agent.call("vault_read", path="Home.md").value == {
         "path": "/vault/Home.md",
@@ -90,7 +90,7 @@ NOTE_LOOKUPS = [
 @by_mcp
 def test_a_note_is_found_by_path_name_link_or_alias(agent: PackCaller, named: NoteLookup) -> None:
     """Of several notes the shortest path is read, with a remark."""
-    filled(agent)
+    filled_vault(agent)
 
     reply = agent.call("vault_read", path=named.path)
 
@@ -102,7 +102,7 @@ def test_a_note_is_found_by_path_name_link_or_alias(agent: PackCaller, named: No
 
 def test_a_note_is_read_from_a_heading(agent: PackCaller) -> None:
     """Broken front matter is part of the text."""
-    filled(agent)
+    filled_vault(agent)
 
     assert (
         agent.call("vault_read", path="Ideas/Plan#Details").value["content"]
@@ -115,7 +115,7 @@ def test_a_note_is_read_from_a_heading(agent: PackCaller) -> None:
 
 def test_a_long_note_is_cut_and_says_so(agent: PackCaller) -> None:
     """The cut leaves valid text."""
-    filled(agent, {"Long.md": "ü" * 350_000})
+    filled_vault(agent, {"Long.md": "ü" * 350_000})
 
     value = agent.call("vault_read", path="Long").value
 
@@ -170,7 +170,7 @@ WRITE_CASES = [
 def test_a_note_is_written_and_its_front_matter_kept(agent: PackCaller, case: Written) -> None:
     """The call replaces or appends text, and leaves properties that it does not name."""
     if case.before is not None:
-        filled(agent, {"New/Note.md": case.before})
+        filled_vault(agent, {"New/Note.md": case.before})
 
     reply = agent.call("vault_write", path="New/Note", **case.arguments)
 
@@ -184,7 +184,7 @@ def test_a_note_is_written_and_its_front_matter_kept(agent: PackCaller, case: Wr
 
 def test_notes_are_listed(agent: PackCaller) -> None:
     """The list has titles and tags by path, in pages, without attachments and hidden folders."""
-    filled(agent)
+    filled_vault(agent)
 
     whole = agent.call("vault_list").value
     page = agent.call("vault_list", limit=1, offset=1).value
@@ -241,7 +241,7 @@ def test_notes_are_found_by_text_title_alias_and_tag(
     agent: PackCaller, query: str, titles: list[str]
 ) -> None:
     """Case and accents do not matter, in any script."""
-    filled(agent)
+    filled_vault(agent)
 
     value = agent.call("vault_search", query=query).value
 
@@ -252,7 +252,7 @@ def test_notes_are_found_by_text_title_alias_and_tag(
 
 def test_a_hit_has_a_snippet_of_the_text(agent: PackCaller) -> None:
     """A snippet of the text; notes that hold only some of the words where none holds all."""
-    filled(agent)
+    filled_vault(agent)
 
     some = agent.call("vault_search", query="unicorns rechnungen xyzzy", limit=1).value
     (tokyo,) = agent.call("vault_search", query="東京").value["hits"]
@@ -276,7 +276,7 @@ ODD_QUERIES = [
 @by_mcp
 def test_every_query_is_valid_in_the_search_language(agent: PackCaller, query: str) -> None:
     """A query without words fails with a sentence that says what it may contain."""
-    filled(agent)
+    filled_vault(agent)
 
     reply = agent.call("vault_search", query=query)
 
@@ -349,7 +349,7 @@ FAILING_CALLS = [
 @by_rest
 def test_a_failure_explains_the_problem_to_the_model(agent: PackCaller, case: VaultFailure) -> None:
     """It names paths of the vault and no path of the machine."""
-    (filled(agent) / "Binary.md").write_bytes(b"\xff\xfe\0")
+    (filled_vault(agent) / "Binary.md").write_bytes(b"\xff\xfe\0")
 
     reply = agent.call(case.tool, **case.arguments)
 
@@ -362,7 +362,7 @@ def test_a_failure_explains_the_problem_to_the_model(agent: PackCaller, case: Va
 @pytest.mark.requirement("P14")
 def test_a_target_of_a_symbolic_link_is_not_found(agent: PackCaller) -> None:
     """A search finds it neither by its words nor by its name."""
-    vault = filled(agent)
+    vault = filled_vault(agent)
     (agent.folder.parent / "theirs.md").write_text("xyzzy of somebody else")
     (vault / "Link.md").symlink_to(agent.folder.parent / "theirs.md")
     (vault / "folder").symlink_to(agent.folder.parent)

@@ -8,19 +8,21 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.packs.conftest import PackCaller, PackServer, by_mcp, by_rest, open_server
-from tests.support.internet import Internet, Page, leads, says
+from tests.support.internet import Internet, Page, page_answer, redirect_answer
 
 
 @pytest.fixture(scope="module")
-def server(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
+def server(
+    shared_internet: Internet, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PackServer]:
     """With a few rules of its operator."""
     settings = {"max_bytes": 200_000, "deny_domains": ["denied.web.test"], "timeout_s": 5}
     with open_server(
         tmp_path_factory.mktemp("office"),
         ["web"],
-        network=internet.network(),
+        network=shared_internet.network(),
         packs={"web": settings},
-        prepare=internet.resolves_for,
+        prepare=shared_internet.resolves_for,
     ) as server:
         yield server
 
@@ -47,41 +49,43 @@ def answer(text: str, url: str = f"{SITE}/a/b", title: str = "", **more: Any) ->
 
 
 FETCH_CASES = {
-    "markdown": FetchCase({"/a/b": says(ARTICLE)}, {}, answer(MARKDOWN, title="Tea & time")),
+    "markdown": FetchCase({"/a/b": page_answer(ARTICLE)}, {}, answer(MARKDOWN, title="Tea & time")),
     "text": FetchCase(
-        {"/a/b": says(ARTICLE)},
+        {"/a/b": page_answer(ARTICLE)},
         {"format": "text"},
         answer("Tea\n\nDrink it soon.", title="Tea & time"),
     ),
-    "raw": FetchCase({"/a/b": says(ARTICLE)}, {"format": "raw"}, answer(ARTICLE)),
+    "raw": FetchCase({"/a/b": page_answer(ARTICLE)}, {"format": "raw"}, answer(ARTICLE)),
     "a part": FetchCase(
-        {"/a/b": says(ARTICLE)},
+        {"/a/b": page_answer(ARTICLE)},
         {"max_chars": 5},
         answer("# Tea", title="Tea & time", truncated=True, next_offset=5),
     ),
     "the rest": FetchCase(
-        {"/a/b": says(ARTICLE)},
+        {"/a/b": page_answer(ARTICLE)},
         {"offset": 7, "max_chars": 8},
         answer("Drink it", title="Tea & time", truncated=True, next_offset=15),
     ),
     "redirected": FetchCase(
-        {"/a/b": leads("//other.web.test/c?d#e"), "/c": says("<p>x")},
+        {"/a/b": redirect_answer("//other.web.test/c?d#e"), "/c": page_answer("<p>x")},
         {},
         answer("x", "https://other.web.test/c?d"),
     ),
-    "json": FetchCase({"/a/b": says('{"a": 1}', "application/json")}, {}, answer('{"a": 1}')),
-    "plain": FetchCase({"/a/b": says("<b>x</b>", "text/plain")}, {}, answer("<b>x</b>")),
-    "feed": FetchCase({"/a/b": says("<rss/>", "application/rss+xml")}, {}, answer("<rss/>")),
-    "unsaid html": FetchCase({"/a/b": says(" <!DOCTYPE html><p>x", "")}, {}, answer("x")),
-    "unsaid text": FetchCase({"/a/b": says("x <y>", "")}, {}, answer("x <y>")),
-    "empty": FetchCase({"/a/b": says("")}, {}, answer("")),
-    "no content": FetchCase({"/a/b": says("", status=204)}, {}, answer("")),
+    "json": FetchCase(
+        {"/a/b": page_answer('{"a": 1}', "application/json")}, {}, answer('{"a": 1}')
+    ),
+    "plain": FetchCase({"/a/b": page_answer("<b>x</b>", "text/plain")}, {}, answer("<b>x</b>")),
+    "feed": FetchCase({"/a/b": page_answer("<rss/>", "application/rss+xml")}, {}, answer("<rss/>")),
+    "unsaid html": FetchCase({"/a/b": page_answer(" <!DOCTYPE html><p>x", "")}, {}, answer("x")),
+    "unsaid text": FetchCase({"/a/b": page_answer("x <y>", "")}, {}, answer("x <y>")),
+    "empty": FetchCase({"/a/b": page_answer("")}, {}, answer("")),
+    "no content": FetchCase({"/a/b": page_answer("", status=204)}, {}, answer("")),
     "packed": FetchCase(
-        {"/a/b": says(gzip.compress(b"<p>x"), content_encoding="gzip")}, {}, answer("x")
+        {"/a/b": page_answer(gzip.compress(b"<p>x"), content_encoding="gzip")}, {}, answer("x")
     ),
     "charset of the header": FetchCase(
         {
-            "/a/b": says(
+            "/a/b": page_answer(
                 "<p>ü".encode("cp1251", "replace") + "ж".encode("cp1251"),
                 "text/html; charset=windows-1251",
             )
@@ -90,16 +94,18 @@ FETCH_CASES = {
         answer("?ж"),
     ),
     "charset of the page": FetchCase(
-        {"/a/b": says("<meta charset='shift_jis'><p>日本".encode("cp932"))}, {}, answer("日本")
+        {"/a/b": page_answer("<meta charset='shift_jis'><p>日本".encode("cp932"))},
+        {},
+        answer("日本"),
     ),
     "charset of the mark": FetchCase(
-        {"/a/b": says(b"\xff\xfe" + "<p>ü".encode("utf-16-le"), "text/html; charset=ascii")},
+        {"/a/b": page_answer(b"\xff\xfe" + "<p>ü".encode("utf-16-le"), "text/html; charset=ascii")},
         {},
         answer("ü"),
     ),
-    "no charset": FetchCase({"/a/b": says("<p>ü".encode("cp1252"))}, {}, answer("ü")),
+    "no charset": FetchCase({"/a/b": page_answer("<p>ü".encode("cp1252"))}, {}, answer("ü")),
     "no such charset": FetchCase(
-        {"/a/b": says("<p>ü", "text/html; charset=unicode_escape")}, {}, answer("ü")
+        {"/a/b": page_answer("<p>ü", "text/html; charset=unicode_escape")}, {}, answer("ü")
     ),
 }
 
@@ -107,10 +113,10 @@ FETCH_CASES = {
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize("name", FETCH_CASES)
 @by_mcp
-def test_a_page_is_answered_as_text(agent: PackCaller, world: Internet, name: str) -> None:
+def test_a_page_is_answered_as_text(agent: PackCaller, internet: Internet, name: str) -> None:
     """Title, where it was, its text, and whether there is more."""
     case = FETCH_CASES[name]
-    world.site.pages |= case.pages
+    internet.site.pages |= case.pages
 
     reply = agent.call("web_fetch", url=f"{SITE}/a/b", **case.arguments)
 
@@ -118,35 +124,51 @@ def test_a_page_is_answered_as_text(agent: PackCaller, world: Internet, name: st
 
 
 FAILING_FETCHES = {
-    "404": FetchCase({"/a/b": says("", status=404)}, {}, ("not_found", "no such page")),
-    "410": FetchCase({"/a/b": says("", status=410)}, {}, ("not_found", "no such page")),
-    "401": FetchCase({"/a/b": says("", status=401)}, {}, ("denied", "without signing in")),
-    "403": FetchCase({"/a/b": says("", status=403)}, {}, ("denied", "without signing in")),
-    "418": FetchCase({"/a/b": says("", status=418)}, {}, ("validation", "refuses the request")),
-    "429": FetchCase({"/a/b": says("", status=429, retry_after="7")}, {}, ("rate_limit", "wait")),
+    "404": FetchCase({"/a/b": page_answer("", status=404)}, {}, ("not_found", "no such page")),
+    "410": FetchCase({"/a/b": page_answer("", status=410)}, {}, ("not_found", "no such page")),
+    "401": FetchCase({"/a/b": page_answer("", status=401)}, {}, ("denied", "without signing in")),
+    "403": FetchCase({"/a/b": page_answer("", status=403)}, {}, ("denied", "without signing in")),
+    "418": FetchCase(
+        {"/a/b": page_answer("", status=418)}, {}, ("validation", "refuses the request")
+    ),
+    "429": FetchCase(
+        {"/a/b": page_answer("", status=429, retry_after="7")}, {}, ("rate_limit", "wait")
+    ),
     "500": FetchCase(
-        {"/a/b": says("", status=500)}, {}, ("upstream_unavailable", "fails at the moment")
+        {"/a/b": page_answer("", status=500)}, {}, ("upstream_unavailable", "fails at the moment")
     ),
     "loop": FetchCase(
-        {"/a/b": leads("/a/b")}, {}, ("validation", "redirects too often: 5 redirects")
+        {"/a/b": redirect_answer("/a/b")}, {}, ("validation", "redirects too often: 5 redirects")
     ),
     "down": FetchCase(
-        {"/a/b": leads("http://www.web.test/c")}, {}, ("validation", "unencrypted one")
+        {"/a/b": redirect_answer("http://www.web.test/c")}, {}, ("validation", "unencrypted one")
     ),
-    "inside": FetchCase({"/a/b": leads("https://127.0.0.1/")}, {}, ("denied", "may not reach")),
-    "scheme": FetchCase({"/a/b": leads("file:///etc/passwd")}, {}, ("denied", "http or https")),
+    "inside": FetchCase(
+        {"/a/b": redirect_answer("https://127.0.0.1/")}, {}, ("denied", "may not reach")
+    ),
+    "scheme": FetchCase(
+        {"/a/b": redirect_answer("file:///etc/passwd")}, {}, ("denied", "http or https")
+    ),
     "pdf": FetchCase(
-        {"/a/b": says("%PDF-", "application/pdf")}, {}, ("validation", "a PDF document")
+        {"/a/b": page_answer("%PDF-", "application/pdf")}, {}, ("validation", "a PDF document")
     ),
-    "image": FetchCase({"/a/b": says("GIF", "image/gif")}, {}, ("validation", "'image/gif', and")),
-    "bytes": FetchCase({"/a/b": says(b"\0\1", "")}, {}, ("validation", "bytes that are not text")),
-    "lying": FetchCase({"/a/b": says(b"\0\1", "text/plain")}, {}, ("validation", "'text/plain'")),
+    "image": FetchCase(
+        {"/a/b": page_answer("GIF", "image/gif")}, {}, ("validation", "'image/gif', and")
+    ),
+    "bytes": FetchCase(
+        {"/a/b": page_answer(b"\0\1", "")}, {}, ("validation", "bytes that are not text")
+    ),
+    "lying": FetchCase(
+        {"/a/b": page_answer(b"\0\1", "text/plain")}, {}, ("validation", "'text/plain'")
+    ),
     "damaged": FetchCase(
-        {"/a/b": says("no gzip", content_encoding="gzip")},
+        {"/a/b": page_answer("no gzip", content_encoding="gzip")},
         {},
         ("upstream_unavailable", "decompressed"),
     ),
-    "beyond": FetchCase({"/a/b": says("<p>x")}, {"offset": 9}, ("validation", "text ends at 1")),
+    "beyond": FetchCase(
+        {"/a/b": page_answer("<p>x")}, {"offset": 9}, ("validation", "text ends at 1")
+    ),
     "offset": FetchCase({}, {"offset": -1}, ("validation", "offset")),
     "max_chars": FetchCase({}, {"max_chars": 0}, ("validation", "max_chars")),
     "format": FetchCase({}, {"format": "pdf"}, ("validation", "format")),
@@ -160,7 +182,7 @@ FAILING_FETCHES = {
         ("denied", "This server's settings do not allow"),
     ),
     "to a denied domain": FetchCase(
-        {"/a/b": leads("https://denied.web.test/")},
+        {"/a/b": redirect_answer("https://denied.web.test/")},
         {},
         ("denied", "This server's settings do not allow"),
     ),
@@ -171,11 +193,11 @@ FAILING_FETCHES = {
 @pytest.mark.parametrize("name", FAILING_FETCHES)
 @by_rest
 def test_a_failure_explains_the_problem_to_the_model(
-    agent: PackCaller, world: Internet, name: str
+    agent: PackCaller, internet: Internet, name: str
 ) -> None:
     """It is a sentence for a model."""
     case = FAILING_FETCHES[name]
-    world.site.pages |= case.pages
+    internet.site.pages |= case.pages
     kind, message = case.answer
 
     reply = agent.call("web_fetch", **({"url": f"{SITE}/a/b"} | case.arguments))
@@ -186,9 +208,9 @@ def test_a_failure_explains_the_problem_to_the_model(
 
 
 @pytest.mark.requirement("P9")
-def test_a_page_cut_at_the_byte_limit_says_so(agent: PackCaller, world: Internet) -> None:
+def test_a_page_cut_at_the_byte_limit_says_so(agent: PackCaller, internet: Internet) -> None:
     """A page longer than the settings allow ends with a remark."""
-    world.site.pages["/"] = says("<p>" + "word " * 60_000)
+    internet.site.pages["/"] = page_answer("<p>" + "word " * 60_000)
 
     reply = agent.call("web_fetch", url=f"{SITE}/", max_chars=200_000)
     part = agent.call("web_fetch", url=f"{SITE}/", max_chars=100)
@@ -199,12 +221,12 @@ def test_a_page_cut_at_the_byte_limit_says_so(agent: PackCaller, world: Internet
 
 
 @pytest.mark.requirement("P9")
-def test_robots_txt_is_obeyed(agent: PackCaller, world: Internet) -> None:
+def test_robots_txt_is_obeyed(agent: PackCaller, internet: Internet) -> None:
     """The rules are asked for once, for each tenant, and for each site of a redirect."""
-    world.site.pages |= {
-        "/robots.txt": says("User-agent: *\nDisallow: /private\n", "text/plain"),
-        "/": says("<p>x"),
-        "/away": leads("https://other.web.test/private"),
+    internet.site.pages |= {
+        "/robots.txt": page_answer("User-agent: *\nDisallow: /private\n", "text/plain"),
+        "/": page_answer("<p>x"),
+        "/away": redirect_answer("https://other.web.test/private"),
     }
 
     for path, kind in (("/", None), ("/private/a", "denied"), ("/away", "denied")):
@@ -212,7 +234,7 @@ def test_robots_txt_is_obeyed(agent: PackCaller, world: Internet) -> None:
         assert (reply.failure is None) == (kind is None)
         assert reply.kind in (None, kind)
 
-    paths = [f"{seen.host}{seen.path}" for seen in world.site.seen]
+    paths = [f"{seen.host}{seen.path}" for seen in internet.site.seen]
     assert paths == [
         "www.web.test/robots.txt",
         "www.web.test/",
@@ -226,10 +248,10 @@ def test_robots_txt_is_obeyed(agent: PackCaller, world: Internet) -> None:
     ("status", "allowed"), [(404, True), (403, True), (500, False), (429, False)]
 )
 def test_a_missing_robots_txt_allows_all_and_a_failing_one_nothing(
-    agent: PackCaller, world: Internet, status: int, allowed: bool
+    agent: PackCaller, internet: Internet, status: int, allowed: bool
 ) -> None:
     """A site without rules allows everything; a failing site allows nothing (RFC 9309, 2.3.1)."""
-    world.site.pages |= {"/robots.txt": says("", status=status), "/": says("<p>x")}
+    internet.site.pages |= {"/robots.txt": page_answer("", status=status), "/": page_answer("<p>x")}
 
     reply = agent.call("web_fetch", url=f"{SITE}/")
 
@@ -239,11 +261,11 @@ def test_a_missing_robots_txt_allows_all_and_a_failing_one_nothing(
 
 @pytest.mark.requirement("P9")
 def test_a_request_has_gatepost_as_user_agent_and_no_data_of_the_caller(
-    agent: PackCaller, world: Internet
+    agent: PackCaller, internet: Internet
 ) -> None:
     """robots.txt is evaluated for that user agent."""
     agent.call("web_fetch", url=f"{SITE}/")
 
-    for seen in world.site.seen:
+    for seen in internet.site.seen:
         assert seen.headers["user-agent"].startswith("gatepost/")
         assert not seen.headers.keys() & {"authorization", "cookie", "referer", "x-forwarded-for"}

@@ -71,7 +71,7 @@ def worker_limits() -> Iterator[None]:
     assert time.process_time() - before < READ_S
 
 
-def read(source: str, *, markdown: bool = True) -> dict[str, Any]:
+def page_result(source: str, *, markdown: bool = True) -> dict[str, Any]:
     """What the worker answers for a page."""
     return read_page({"source": source, "url": URL, "markdown": markdown})
 
@@ -84,7 +84,7 @@ def test_a_page_of_many_repeated_elements_is_read_within_limits(name: str) -> No
     source = grow(60_000 // max(len(grow(2)) - len(grow(1)), 1))
     with worker_limits():
         for markdown in (True, False):
-            assert len(read(source, markdown=markdown)["text"]) <= CHARACTERS
+            assert len(page_result(source, markdown=markdown)["text"]) <= CHARACTERS
 
 
 @pytest.mark.requirement("P9")
@@ -99,7 +99,7 @@ def test_a_long_charset_declaration_is_read_in_time() -> None:
 @pytest.mark.requirement("P9")
 def test_a_long_base_url_does_not_multiply_the_text_of_links() -> None:
     """A base of two thousand characters before each of many links is written so often only."""
-    page = read(f"<base href='/{'x' * 1900}/'>" + "<a href=y>z</a>" * 20_000)
+    page = page_result(f"<base href='/{'x' * 1900}/'>" + "<a href=y>z</a>" * 20_000)
 
     assert page["cut"] is True
     assert len(page["text"]) <= CHARACTERS
@@ -125,7 +125,7 @@ def test_a_long_base_url_does_not_multiply_the_text_of_links() -> None:
 def test_any_page_gets_an_answer(source: str) -> None:
     """The worker answers for any content."""
     for marks in (True, False):
-        read(source, markdown=marks)
+        page_result(source, markdown=marks)
 
 
 @pytest.mark.requirement("P9")

@@ -10,7 +10,7 @@ from tests.support.measuring import each
 URL = "https://www.web.test/a/b"
 
 
-def read(html: str, *, markdown: bool = True) -> dict[str, Any]:
+def page_result(html: str, *, markdown: bool = True) -> dict[str, Any]:
     """What the worker answers for a page."""
     return answer({"source": html, "url": URL, "markdown": markdown})
 
@@ -60,7 +60,7 @@ ELEMENTS = [
 @each(("html", "markdown"), ELEMENTS, ids=[str(n) for n in range(len(ELEMENTS))])
 def test_an_html_element_becomes_markdown(html: str, markdown: str) -> None:
     """Headings, lists, tables, code and links, which become absolute."""
-    assert read(html)["text"] == markdown
+    assert page_result(html)["text"] == markdown
 
 
 @pytest.mark.requirement("P9")
@@ -68,7 +68,7 @@ def test_text_has_no_markup() -> None:
     """Lines and order stay."""
     html = "<h1>a</h1><p><b>b</b> <a href=x>c</a><ul><li>d</ul><table><tr><td>e<td>f</table>"
 
-    assert read(html, markdown=False)["text"] == "a\n\nb c\n\n- d\n\ne\tf"
+    assert page_result(html, markdown=False)["text"] == "a\n\nb c\n\n- d\n\ne\tf"
 
 
 LONG_TEXT = "x" * 300
@@ -110,7 +110,7 @@ CONTENT_CHOICES = [
 @each(("html", "text"), CONTENT_CHOICES, ids=[str(n) for n in range(len(CONTENT_CHOICES))])
 def test_only_the_main_content_of_a_page_is_kept(html: str, text: str) -> None:
     """Navigation and invisible elements are left out."""
-    assert read(html)["text"] == text
+    assert page_result(html)["text"] == text
 
 
 @pytest.mark.requirement("P9")
@@ -125,4 +125,4 @@ def test_only_the_main_content_of_a_page_is_kept(html: str, text: str) -> None:
 )
 def test_a_title_is_found(html: str, title: str) -> None:
     """The page's own, else its first heading."""
-    assert read(html)["title"] == title
+    assert page_result(html)["title"] == title

@@ -20,7 +20,7 @@ from tests.support.runners import (
 ARGUMENT_VALUES = ("a", "b", "c")
 
 
-async def agent(replica: ApprovalReplica, dice: random.Random) -> list[str]:
+async def make_calls(replica: ApprovalReplica, dice: random.Random) -> list[str]:
     """Calls now and again, and may wait or come back."""
     kinds = []
     for _ in range(6):
@@ -31,7 +31,9 @@ async def agent(replica: ApprovalReplica, dice: random.Random) -> list[str]:
     return kinds
 
 
-async def person(replica: ApprovalReplica, dice: random.Random, over: asyncio.Event) -> None:
+async def decide_requests(
+    replica: ApprovalReplica, dice: random.Random, over: asyncio.Event
+) -> None:
     """Decide about every waiting request."""
     while not over.is_set():
         for request in await replica.service.waiting(ACME):
@@ -53,9 +55,9 @@ async def test_there_are_never_more_effects_than_approvals(records: Records, see
     deployment = ApprovalDeployment(records=records, require=["act"])
     replicas = [deployment.replica(), deployment.replica()]
     dice, over = random.Random(seed), asyncio.Event()
-    people = [asyncio.create_task(person(each, dice, over)) for each in replicas]
+    people = [asyncio.create_task(decide_requests(each, dice, over)) for each in replicas]
     async with asyncio.timeout(30):
-        answers = await asyncio.gather(*(agent(replicas[at % 2], dice) for at in range(6)))
+        answers = await asyncio.gather(*(make_calls(replicas[at % 2], dice) for at in range(6)))
     over.set()
     await asyncio.gather(*people)
 

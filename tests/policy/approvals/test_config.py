@@ -14,7 +14,7 @@ ROLES = {
     "approver": {"claim": "roles", "value": "approver"},
     "boss": {"claim": "roles", "value": "boss"},
 }
-HOOK = "https://hooks.example.com/gatepost"
+HOOK_URL = "https://hooks.example.com/gatepost"
 
 
 def rule(**settings: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ CONFIG_CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
                     "timeout_s": 60,
                 }
             ],
-            "webhook": {"url": HOOK, "secret": "file:hook"},
+            "webhook": {"url": HOOK_URL, "secret": "file:hook"},
         },
         [],
     ),
@@ -55,13 +55,16 @@ CONFIG_CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nobody may wait": ({"max_waiting_per_caller": 0}, ["config.E016"]),
     "a history of less than nothing": ({"keep_s": -1}, ["config.E016"]),
     "a hook that is no URL": ({"webhook": {"url": "x", "secret": "file:hook"}}, ["config.E083"]),
-    "a hook without a secret": ({"webhook": {"url": HOOK}}, ["config.E083"]),
-    "a secret in the file": ({"webhook": {"url": HOOK, "secret": SECRET}}, ["config.E083"]),
+    "a hook without a secret": ({"webhook": {"url": HOOK_URL}}, ["config.E083"]),
+    "a secret in the file": ({"webhook": {"url": HOOK_URL, "secret": SECRET}}, ["config.E083"]),
     "a secret that is not there": (
-        {"webhook": {"url": HOOK, "secret": "file:nowhere"}},
+        {"webhook": {"url": HOOK_URL, "secret": "file:nowhere"}},
         ["config.E083"],
     ),
-    "a secret of another kind": ({"webhook": {"url": HOOK, "secret": "file:odd"}}, ["config.E083"]),
+    "a secret of another kind": (
+        {"webhook": {"url": HOOK_URL, "secret": "file:odd"}},
+        ["config.E083"],
+    ),
     "an unknown tool": ({"require": ["who_am_i"]}, ["config.W080"]),
     "an unknown pack": (rule(tools=["pack:demos"]), ["config.W080"]),
     "required and freed": (

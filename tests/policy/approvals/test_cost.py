@@ -6,7 +6,7 @@ import pytest
 
 from gatepost.policy.approvals.approval_request import no_page, page_of
 from gatepost.tools.api import Call, Offer
-from tests.support.measuring import steps
+from tests.support.measuring import count_lines
 from tests.support.runners import ALICE, ApprovalDeployment
 
 MAX_STEPS = 8
@@ -25,7 +25,7 @@ def test_a_tool_that_needs_no_approval_costs_one_lookup() -> None:
         return answered
 
     assert stage(call, offer, {}, proceed) is answered
-    assert steps(lambda: stage(call, offer, {}, proceed)) <= MAX_STEPS
+    assert count_lines(lambda: stage(call, offer, {}, proceed)) <= MAX_STEPS
 
 
 PAGES = {

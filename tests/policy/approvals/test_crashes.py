@@ -42,7 +42,7 @@ def servers(
             yield servers
 
 
-def heard(servers: ApprovalServers) -> Counter[str]:
+def deliveries(servers: ApprovalServers) -> Counter[str]:
     """Return how often the listener took each message about a request, by message id."""
     taken = [*servers.listener.got]
     return Counter(
@@ -50,7 +50,7 @@ def heard(servers: ApprovalServers) -> Counter[str]:
     )
 
 
-def same(servers: ApprovalServers) -> None:
+def assert_same_content(servers: ApprovalServers) -> None:
     """Check that every message that came twice, taken or not, had the same content."""
     bodies: dict[str, set[bytes]] = {}
     for message in [*servers.listener.tried]:
@@ -69,8 +69,8 @@ def request_payment(servers: ApprovalServers, at: int, to: str) -> None:
 def deliver_messages(servers: ApprovalServers, before: int) -> None:
     """Let the listener take messages; wait for one more than *before*."""
     servers.listener.refusing = 0
-    eventually(lambda: len(heard(servers)) == before + 1, within=WITHIN_S)
-    same(servers)
+    eventually(lambda: len(deliveries(servers)) == before + 1, within=WITHIN_S)
+    assert_same_content(servers)
 
 
 @pytest.mark.requirement("A7")
@@ -78,7 +78,7 @@ def test_another_server_sends_the_webhook_messages_of_a_killed_one(
     servers: ApprovalServers,
 ) -> None:
     """The other server knew of neither the request nor the message."""
-    before = len(heard(servers))
+    before = len(deliveries(servers))
     request_payment(servers, 1, to="ivy")
     servers.kill(1)
 
@@ -90,7 +90,7 @@ def test_another_server_sends_the_webhook_messages_of_a_killed_one(
 @pytest.mark.requirement("A7")
 def test_a_restarted_server_sends_unsent_webhook_messages(servers: ApprovalServers) -> None:
     """While no server runs, only the database has the unsent messages."""
-    before = len(heard(servers))
+    before = len(deliveries(servers))
     request_payment(servers, 0, to="joe")
     for number in (0, 1):
         servers.kill(number)
@@ -103,14 +103,14 @@ def test_a_restarted_server_sends_unsent_webhook_messages(servers: ApprovalServe
 
 def test_retries_of_two_servers_repeat_the_same_webhook_message(servers: ApprovalServers) -> None:
     """Both servers look for messages; each request has one message with one id."""
-    before, tried = heard(servers), len(servers.listener.tried)
+    before, tried = deliveries(servers), len(servers.listener.tried)
     servers.listener.refusing = servers.listener.refused + REFUSED_COUNT
     for number in range(PAYMENT_COUNT):
         assert (
             servers.rest(number % 2, servers.token(subject=f"s{number}"), to=f"p{number}")[0] == 503
         )
 
-    eventually(lambda: len(heard(servers)) == len(before) + PAYMENT_COUNT, within=WITHIN_S)
+    eventually(lambda: len(deliveries(servers)) == len(before) + PAYMENT_COUNT, within=WITHIN_S)
 
     # How often is not said: a server that is held up for half a minute loses what it has taken.
     since = servers.listener.tried[tried:]
@@ -119,7 +119,7 @@ def test_retries_of_two_servers_repeat_the_same_webhook_message(servers: Approva
     new = [message for message in since if message.headers["webhook-id"] not in before]
     assert len({message.headers["webhook-id"] for message in new}) == PAYMENT_COUNT
     assert len({message.event["data"]["id"] for message in new}) == PAYMENT_COUNT
-    same(servers)
+    assert_same_content(servers)
 
 
 @pytest.mark.requirement("A7")
@@ -130,7 +130,7 @@ def test_a_payment_of_a_killed_server_is_recorded(
     The agent never comes back; the database of the other server says that the approval is used.
     """
     monkeypatch.chdir(servers.folder)
-    before, token = len(heard(servers)), servers.token(subject="kay")
+    before, token = len(deliveries(servers)), servers.token(subject="kay")
     assert servers.rest(1, token, "wire", to="kay")[0] == 503
     deliver_messages(servers, before)
     [line] = [line for line in servers.operator("list").splitlines() if " wire " in line]

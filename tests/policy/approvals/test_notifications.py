@@ -82,7 +82,9 @@ async def serving(**approvals: Any) -> AsyncIterator[Services]:
         yield services
 
 
-async def ask(services: Services, tool: str = "pay", tenant: str = "acme", **arguments: Any) -> str:
+async def request_approval(
+    services: Services, tool: str = "pay", tenant: str = "acme", **arguments: Any
+) -> str:
     encoded = msgspec.json.encode(arguments)
     caller = a_caller(tenant_id=tenant, scopes=frozenset({"chat:send"}))
     outcome = await services.runner.run(
@@ -91,7 +93,7 @@ async def ask(services: Services, tool: str = "pay", tenant: str = "acme", **arg
     return "" if outcome.failure is None else outcome.failure.kind
 
 
-async def heard(number: int) -> None:
+async def wait_for_notifications(number: int) -> None:
     """Wait until so many notifications have arrived."""
     await asyncio.to_thread(eventually, lambda: len(NOTIFIED_CALLS) >= number, within=WITHIN_S)
 
@@ -99,10 +101,12 @@ async def heard(number: int) -> None:
 async def test_a_new_request_is_notified_once() -> None:
     """The tenant gets one message without arguments; polls of the waiting call send no other."""
     async with serving(notification=NOTIFICATION) as services:
-        assert [await ask(services, amount=1_234) for _ in range(3)] == ["approval_pending"] * 3
-        await heard(1)
-        assert await ask(services, amount=5) == "approval_pending"
-        await heard(2)
+        assert [await request_approval(services, amount=1_234) for _ in range(3)] == [
+            "approval_pending"
+        ] * 3
+        await wait_for_notifications(1)
+        assert await request_approval(services, amount=5) == "approval_pending"
+        await wait_for_notifications(2)
         (record,) = await search(services.records, "acme", AuditQuery(tool="tell", limit=1))
 
     assert [(tenant, channel) for tenant, channel, _ in NOTIFIED_CALLS] == [
@@ -118,16 +122,21 @@ async def test_a_failing_notification_does_not_affect_the_call() -> None:
     """The request still waits, and the next one is announced."""
     notification = NotificationSettings(tool="tell", arguments={"channel": "broken"})
     async with serving(notification=notification) as services:
-        assert [await ask(services, amount=amount) for amount in (1, 2)] == ["approval_pending"] * 2
-        await heard(2)
+        assert [await request_approval(services, amount=amount) for amount in (1, 2)] == [
+            "approval_pending"
+        ] * 2
+        await wait_for_notifications(2)
         assert len(await services.approvals.waiting("acme")) == 2
 
 
 async def test_a_notification_tool_does_not_announce_its_own_request() -> None:
     """Its own request would otherwise cause the next one, and so on."""
     async with serving(notification=NOTIFICATION, require=("tell",)) as services:
-        assert await ask(services, "tell", channel="team", message="x") == "approval_pending"
-        assert await ask(services, amount=1) == "approval_pending"
+        assert (
+            await request_approval(services, "tell", channel="team", message="x")
+            == "approval_pending"
+        )
+        assert await request_approval(services, amount=1) == "approval_pending"
         waiting: list[str] = []
         for _ in range(1_000):
             waiting = [request.tool for request in await services.approvals.waiting("acme")]
@@ -140,8 +149,8 @@ async def test_a_notification_tool_does_not_announce_its_own_request() -> None:
 async def test_no_notification_for_approvals_of_the_notification_tool() -> None:
     """Each such call has other arguments, so each would be a new request."""
     async with serving(notification=NotificationSettings(tool="post")) as services:
-        assert await ask(services, amount=1_000) == "approval_pending"
-        await heard(1)
+        assert await request_approval(services, amount=1_000) == "approval_pending"
+        await wait_for_notifications(1)
         waiting = 0
         for _ in range(1_000):
             waiting = len(await services.approvals.waiting("acme"))
@@ -159,9 +168,9 @@ async def test_a_slow_channel_of_one_tenant_does_not_delay_other_tenants(
     monkeypatch.setattr(notifications, "MAX_AT_ONCE", 3)
     async with serving(notification=NotificationSettings(tool="hang")) as services:
         for amount in range(4):
-            await ask(services, amount=amount)
-        await ask(services, tenant="globex", amount=1)
-        await heard(3)
+            await request_approval(services, amount=amount)
+        await request_approval(services, tenant="globex", amount=1)
+        await wait_for_notifications(3)
         NOTIFICATION_ENDED.set()
 
     assert [tenant for tenant, _, _ in NOTIFIED_CALLS] == ["acme", "acme", "globex"]

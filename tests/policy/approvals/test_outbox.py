@@ -17,7 +17,7 @@ from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
 from tests.conftest import outbox_message
-from tests.policy.approvals.test_webhook import PAGE, UNAVAILABLE, URL, change
+from tests.policy.approvals.test_webhook import PAGE, UNAVAILABLE_FAILURE, URL, change
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs
 from tests.support.runners import ACME, BOB, ApprovalDeployment, run_until
@@ -79,7 +79,7 @@ class OutboxSenders:
         return (await self.records.tenant_data.count(ACME)).get("outbox_messages", 0)
 
 
-async def turned(replica: OutboxSender) -> None:
+async def send_due_messages(replica: OutboxSender) -> None:
     """Send every message that is due, and store the outcome of each."""
     await replica.send_due()
     await replica.finish(WITHIN_S)
@@ -87,7 +87,7 @@ async def turned(replica: OutboxSender) -> None:
 
 DELIVERIES: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] = {
     "taken at once": ([204], [0], None),
-    "taken later": ([500, UNAVAILABLE, 301, 200], [0, 1, 6, 31], None),
+    "taken later": ([500, UNAVAILABLE_FAILURE, 301, 200], [0, 1, 6, 31], None),
     "never taken": ([500] * 9, [0, 1, 6, 31, 156], "500"),
     "gone for good": ([410, 200], [0], "410"),
 }
@@ -105,7 +105,7 @@ async def test_a_message_is_retried_at_fixed_times(
         for second in range(200):
             outbox.clock.now = 1_001.0 + second
             before = len(outbox.receiver.ids)
-            await turned(outbox.replica())
+            await send_due_messages(outbox.replica())
             tried += [float(second)] * (len(outbox.receiver.ids) - before)
 
     assert tried == times
@@ -126,10 +126,10 @@ async def test_another_process_sends_a_message_after_the_lease(records: Records)
     outbox.receiver.gate.set()
 
     outbox.clock.now += LEASE_S - 0.1
-    await turned(second)
+    await send_due_messages(second)
     assert outbox.receiver.ids == ["msg_a1_requested"]
     outbox.clock.now += 0.1
-    await turned(second)
+    await send_due_messages(second)
 
     assert outbox.receiver.ids == ["msg_a1_requested"] * 2
     assert await outbox.left() == 0
@@ -146,7 +146,7 @@ async def test_a_message_that_crashes_every_sender_is_given_up() -> None:
         outbox.clock.now += LEASE_S
 
     with capture_logs() as logs:
-        await turned(outbox.replica())
+        await send_due_messages(outbox.replica())
 
     assert outbox.receiver.ids == []
     assert await outbox.left() == 0
@@ -162,7 +162,7 @@ async def test_replicas_share_the_work(records: Records) -> None:
     replicas = [outbox.replica(), outbox.replica()]
     async with asyncio.timeout(60):
         while await outbox.left():
-            await asyncio.gather(*map(turned, replicas))
+            await asyncio.gather(*map(send_due_messages, replicas))
 
     assert Counter(outbox.receiver.ids) == dict.fromkeys(ids, 1)
     assert outbox.receiver.most <= AT_ONCE * len(replicas)
@@ -174,15 +174,15 @@ async def test_a_decision_is_sent_after_its_request(records: Records) -> None:
     replica = outbox.replica()
     messages = records.of(ACME).outbox
     await messages.add(outbox_message(id="asked"))
-    await turned(replica)
+    await send_due_messages(replica)
     await messages.add(outbox_message(id="decided", sequence=1))
     await messages.add(outbox_message(id="other", ordering_key="a2"))
-    await turned(replica)
+    await send_due_messages(replica)
     assert outbox.receiver.ids == ["asked", "other"]
 
     outbox.clock.now += 1.0
-    await turned(replica)
-    await turned(replica)
+    await send_due_messages(replica)
+    await send_due_messages(replica)
 
     assert outbox.receiver.ids == ["asked", "other", "asked", "decided"]
 
@@ -208,7 +208,7 @@ async def test_each_change_is_stored_with_its_webhook_message(records: Records) 
     sender = outbox.replica()
     async with asyncio.timeout(60):
         while await outbox.left():
-            await turned(sender)
+            await send_due_messages(sender)
 
     ids = [id_.removeprefix("msg_") for id_ in outbox.receiver.ids]
     for request, steps in (
@@ -235,7 +235,7 @@ async def test_a_decision_about_a_script_is_sent() -> None:
     await replica.service.approve(ACME, waits.id, ADMIN)
 
     assert await outbox.left() == 1
-    await turned(sender)
+    await send_due_messages(sender)
     [message_id] = outbox.receiver.ids
     assert message_id.startswith(f"msg_{waits.id.replace(':', '_')}_approved")
 
@@ -256,21 +256,21 @@ async def test_decisions_about_a_script_are_sent_in_order(records: Records) -> N
         return waits.id
 
     await services[0].reject(ACME, await submitted(), ADMIN, "")
-    await turned(senders[0])
+    await send_due_messages(senders[0])
     await services[0].approve(ACME, f"script:{SCRIPT.digest}", ADMIN)
     await replicas[0].scripts.revoke(ACME, SCRIPT.name, ADMIN)
     await submitted()
     deployment.revokes = lambda caller: caller.subject == "alice"
     assert await services[0].withdraw(ACME) == 1
     deployment.revokes = lambda caller: False
-    await turned(senders[1])
+    await send_due_messages(senders[1])
     assert outbox.told() == ["rejected"]  # those after it wait for it
 
     deployment.clock.now += 1.0
     await services[1].approve(ACME, await submitted(), ADMIN)
     async with asyncio.timeout(60):
         while await outbox.left():
-            await asyncio.gather(*map(turned, senders))
+            await asyncio.gather(*map(send_due_messages, senders))
 
     assert outbox.told() == ["rejected", "rejected", "approved", "revoked", "withdrawn", "approved"]
 
@@ -291,7 +291,7 @@ class Cut(MemoryRecords):
         return await super().lease_messages(now, until, holder, most)
 
 
-async def outlasted(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
+async def outage_result(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
     """Return what is logged while more than *times* polls fail, and what is sent afterwards."""
     outbox = OutboxSenders(cut)
     await cut.of(ACME).outbox.add(outbox_message())
@@ -315,7 +315,7 @@ async def test_an_outage_is_logged_once_and_the_message_is_sent_later(
 ) -> None:
     """The log says once that the database does not answer; later the delayed message is sent."""
     monkeypatch.setattr("gatepost.policy.approvals.webhook.POLL_S", 0.01)
-    logs, ids = await outlasted(Cut(), times=3)
+    logs, ids = await outage_result(Cut(), times=3)
 
     assert [log["event"] for log in logs] == ["webhook_held_up"]
     assert ids == ["msg_a1_requested"]
@@ -326,7 +326,7 @@ async def test_polling_continues_after_an_unexpected_error(monkeypatch: pytest.M
     monkeypatch.setattr(background, "PAUSE_S", 0.01)
     cut = Cut()
     cut.error = RuntimeError("secret-4711")
-    logs, _ = await outlasted(cut, times=1)
+    logs, _ = await outage_result(cut, times=1)
 
     assert {(event["event"], event["background_task"], event["error"]) for event in logs} == {
         ("background_task_ended", "webhook", "RuntimeError")
@@ -342,7 +342,7 @@ async def test_a_message_that_cannot_be_sent_is_logged_and_given_up() -> None:
     replica = outbox.replica()
     with capture_logs() as logs:
         for _ in range(6):
-            await turned(replica)
+            await send_due_messages(replica)
             outbox.clock.now += LEASE_S
 
     events = [log["event"] for log in logs]
@@ -380,7 +380,7 @@ async def test_the_oldest_unsent_messages_beyond_the_limit_are_dropped(
         await replica(change("requested"))
 
     with capture_logs() as logs:
-        await turned(replica)
+        await send_due_messages(replica)
 
     assert sorted(outbox.receiver.ids) == ["m2", "m3", "m4"]
     assert sorted(event["webhook_id"] for event in logs) == ["m0", "m1"]

@@ -32,7 +32,7 @@ def servers(
 
 
 @pytest.fixture(autouse=True)
-def there(servers: ApprovalServers, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_server_folder(servers: ApprovalServers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator's commands find what the configuration names."""
     monkeypatch.chdir(servers.folder)
 
@@ -208,15 +208,15 @@ def test_a_caller_that_is_denied_repeatedly_is_refused(servers: ApprovalServers)
         assert servers.mcp(at, mallory, to="mallory")["error"]["data"]["limit"] == "hold"
         assert servers.rest(at, alice, "balance")[0] == 200
 
-    [hold] = re.findall(r"hold-\w+", output := ran("revoke", "--list"))
+    [hold] = re.findall(r"hold-\w+", output := operator_output("revoke", "--list"))
     assert "calls held until" in output
-    assert '"outcome":"held"' in ran("audit", "export", "--tenant", "acme")
-    assert "Hold ended" in ran("revoke", "--undo", hold)
+    assert '"outcome":"held"' in operator_output("audit", "export", "--tenant", "acme")
+    assert "Hold ended" in operator_output("revoke", "--undo", hold)
     for at in (0, 1):
         eventually(lambda at=at: servers.rest(at, mallory, "balance")[0] == 200, within=20)
 
 
-def ran(*command: str) -> str:
+def operator_output(*command: str) -> str:
     """Return what a command of the operator prints."""
     done = CliRunner().invoke(main, [*command, "--config", "gatepost.toml"])
     assert done.exit_code == 0, done.output

@@ -11,8 +11,8 @@ from tests.support.endpoint import a_caller
 from tests.support.runners import (
     ACME,
     ALICE,
-    AWAY,
     BOB,
+    UNAVAILABLE_FAILURE,
     ApprovalDeployment,
     WaitingClient,
     failure_kind,
@@ -230,7 +230,7 @@ async def test_an_approval_is_not_used_by_a_call_without_effect() -> None:
     replica = deployment.replica()
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, BOB)
-    deployment.raises = AWAY
+    deployment.raises = UNAVAILABLE_FAILURE
     assert failure_kind(await replica.call(what="a")) == "upstream_unavailable"
     deployment.raises = ToolFailure("not_found", "No such account.")
 

@@ -44,7 +44,7 @@ class TenantDeployment(ApprovalDeployment):
         return len(self.upstream.calls)
 
 
-async def pending(replica: ApprovalReplica) -> str:
+async def pending_request_id(replica: ApprovalReplica) -> str:
     """Make a call; return the id of its request."""
     return (await replica.asked(TOOL)).id
 
@@ -92,7 +92,7 @@ async def test_an_approval_is_for_one_definition() -> None:
     """A changed definition needs another approval, as changed arguments do."""
     deployment = TenantDeployment()
     replica = deployment.replica()
-    await replica.service.approve(ACME, await pending(replica), BOB)
+    await replica.service.approve(ACME, await pending_request_id(replica), BOB)
     deployment.define("Delete everybody.")
 
     assert failure_kind(await replica.call(TOOL)) == "approval_pending"
@@ -106,7 +106,7 @@ async def test_a_request_for_another_definition_is_not_approved() -> None:
     """The approver has not seen the new definition."""
     deployment = TenantDeployment()
     replica = deployment.replica()
-    request_id = await pending(replica)
+    request_id = await pending_request_id(replica)
     deployment.define("Delete everybody.")
 
     with pytest.raises(Undecidable, match="definition of this tool has changed"):
@@ -121,7 +121,7 @@ async def test_a_grant_is_for_one_definition() -> None:
     deployment = TenantDeployment()
     replica = deployment.replica()
     anything = GrantScope(uses=10, when="true")
-    await replica.service.approve(ACME, await pending(replica), BOB, grant=anything)
+    await replica.service.approve(ACME, await pending_request_id(replica), BOB, grant=anything)
     for what in ("a", "b", "c"):
         assert text_of(await replica.call(TOOL, what=what)) == "crm delete"
     deployment.define("Delete everybody.")
@@ -134,7 +134,7 @@ async def test_a_replica_that_does_not_know_the_tool_can_decide() -> None:
     """A command line as well, which knows no tenant's tools; editing needs the tool."""
     deployment = TenantDeployment()
     replica = deployment.replica()
-    first, second = await pending(replica), (await replica.asked(TOOL, what="b")).id
+    first, second = await pending_request_id(replica), (await replica.asked(TOOL, what="b")).id
     deployment.tenants.drop()
     other = deployment.replica()
     await other.service.approve(ACME, first, BOB, edited=b'{"what":"c"}')
@@ -164,7 +164,7 @@ async def test_a_configured_tool_of_the_same_name_invalidates_the_request() -> N
     """A configured tool is another tool, although it has the same name."""
     deployment = TenantDeployment()
     replica = deployment.replica()
-    request_id = await pending(replica)
+    request_id = await pending_request_id(replica)
     tool = deployment.define("Delete somebody.")
     deployment.pack.tools[TOOL] = tool
 

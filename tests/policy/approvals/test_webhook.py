@@ -25,7 +25,7 @@ from gatepost.policy.approvals.webhook import (
 from gatepost.tools.context import OutboundReply, Sending
 
 URL = "https://hooks.example.com/x"
-UNAVAILABLE = ToolFailure("upstream_unavailable", "Away.")
+UNAVAILABLE_FAILURE = ToolFailure("upstream_unavailable", "Away.")
 PAGE = page_of("https://mcp.example.com/mcp")
 
 
@@ -140,7 +140,9 @@ class ScriptedReceiver:
         raise NotImplementedError
 
 
-def hook(*answers: int | ToolFailure, at: float = 1_000.0) -> tuple[Webhook, ScriptedReceiver]:
+def webhook_and_receiver(
+    *answers: int | ToolFailure, at: float = 1_000.0
+) -> tuple[Webhook, ScriptedReceiver]:
     """A webhook whose clock stands still, and whom it tells."""
     receiver = ScriptedReceiver(*answers)
     webhook = Webhook(lambda: receiver, clock=lambda: at)
@@ -153,7 +155,7 @@ DELIVERY_ENDINGS: dict[str, tuple[int | ToolFailure, str | None]] = {
     "moved": (301, "301"),
     "gone": (410, "410"),
     "broken": (500, "500"),
-    "away": (UNAVAILABLE, "Away."),
+    "away": (UNAVAILABLE_FAILURE, "Away."),
 }
 
 
@@ -162,7 +164,7 @@ async def test_only_a_2xx_answer_counts_as_delivered(
     answer: int | ToolFailure, why: str | None
 ) -> None:
     """Only an answer of 2xx counts as taken."""
-    webhook, receiver = hook(answer)
+    webhook, receiver = webhook_and_receiver(answer)
     message = webhook.message(change("requested"))
     assert message is not None
 
@@ -177,7 +179,7 @@ async def test_only_a_2xx_answer_counts_as_delivered(
 
 async def test_a_reload_applies_to_stored_messages() -> None:
     """The next attempt goes to the new address, signed with the new key."""
-    webhook, receiver = hook(500, 204)
+    webhook, receiver = webhook_and_receiver(500, 204)
     message = webhook.message(change("requested"))
     assert message is not None
     await webhook.send(message)
@@ -194,7 +196,7 @@ async def test_a_reload_applies_to_stored_messages() -> None:
 
 def test_without_a_webhook_no_message_is_stored() -> None:
     """This holds before a webhook is configured and after a reload has removed it."""
-    webhook, _ = hook()
+    webhook, _ = webhook_and_receiver()
     assert webhook.message(change("requested")) is not None
     assert webhook.message(change("used", "used")) is None
 
@@ -205,7 +207,7 @@ def test_without_a_webhook_no_message_is_stored() -> None:
 
 def test_a_message_expires_an_hour_after_its_request() -> None:
     """That of a script expires half a day later, although the script waits without end."""
-    webhook, _ = hook(at=1_200.0)
+    webhook, _ = webhook_and_receiver(at=1_200.0)
     call, late = webhook.message(change("requested")), webhook.message(change("expired", "expired"))
     script = webhook.message(change("approved", "approved", kind="script", until=math.inf))
 
@@ -226,7 +228,10 @@ def test_decisions_about_the_same_script_have_different_message_ids() -> None:
     the second.
     """
     approval_change = change("approved", "approved", kind="script", until=math.inf)
-    first, other = hook()[0], hook()[0]  # of two tenants, or replicas, in the very same moment
+    first, other = (
+        webhook_and_receiver()[0],
+        webhook_and_receiver()[0],
+    )  # of two tenants, or replicas, in the very same moment
     messages = [webhook.message(approval_change) for webhook in (first, first, other, other)]
 
     assert None not in messages

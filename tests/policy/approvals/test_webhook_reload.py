@@ -28,12 +28,14 @@ from tests.support.runners import ACME, ALICE, ApprovalDeployment, context, fail
 
 SECRET = f"whsec_{base64.b64encode(bytes(32)).decode()}"
 CONFIG_WITHOUT_WEBHOOK = Config(resource="https://mcp.example.com/mcp", issuers=[])
-HOOK = WebhookSettings(url="https://hooks.example.com/x", secret="env:HOOK_SECRET")
-CONFIG_WITH_WEBHOOK = replace(CONFIG_WITHOUT_WEBHOOK, approvals=ApprovalsSettings(webhook=HOOK))
+WEBHOOK_SETTINGS = WebhookSettings(url="https://hooks.example.com/x", secret="env:HOOK_SECRET")
+CONFIG_WITH_WEBHOOK = replace(
+    CONFIG_WITHOUT_WEBHOOK, approvals=ApprovalsSettings(webhook=WEBHOOK_SETTINGS)
+)
 LIMITS = {"timeout_s": 30.0, "max_result_bytes": 1_000_000}
 
 
-async def denied(caller: TenantContext) -> None:
+async def ignore_denial(caller: TenantContext) -> None:
     """No call is denied here."""
 
 
@@ -56,7 +58,7 @@ async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyP
             runner = Runner(
                 Registry(tools.values()),
                 context_for=context,
-                stages=services.stages(config, RunningCalls(records, shared_store), denied),
+                stages=services.stages(config, RunningCalls(records, shared_store), ignore_denial),
                 **LIMITS,
             )
             arguments = b'{"amount":%d}' % number

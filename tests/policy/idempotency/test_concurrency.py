@@ -10,7 +10,7 @@ from gatepost.tools.client import InputNeeded
 from gatepost.tools.interruption import StopCause
 from gatepost.tools.stage import Next
 from tests.support.runners import (
-    ASKED,
+    FORM_REQUESTS,
     IdempotencyDeployment,
     IdempotencyReplica,
     run_ready,
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.requirement("O12")
 HELD_TOOL = "act_held"
 
 
-def begin(
+def begin_call(
     replica: IdempotencyReplica, tool: str = HELD_TOOL, **options: str
 ) -> "asyncio.Task[Outcome]":
     return asyncio.create_task(replica.call(tool=tool, **options))
@@ -34,7 +34,7 @@ async def test_concurrent_calls_share_one_run(kind: str) -> None:
     """A call that comes while the first runs waits for it, at the same or another replica."""
     deployment = IdempotencyDeployment()
     replicas = [deployment.replica() for _ in range(3)]
-    calls = [begin(replica, kind=kind) for replica in replicas for _ in range(3)]
+    calls = [begin_call(replica, kind=kind) for replica in replicas for _ in range(3)]
     await deployment.entered.wait()
     await run_ready()
     assert not any(call.done() for call in calls)
@@ -56,7 +56,7 @@ async def test_a_call_that_waits_longer_than_its_timeout_is_a_conflict() -> None
 
     deployment.stages = [approve]
     replica, other = deployment.replica(), deployment.replica()
-    first = begin(replica, "act")
+    first = begin_call(replica, "act")
     await deployment.entered.wait()
 
     assert text_or_failure(await replica.call()) == "conflict+"
@@ -74,7 +74,7 @@ async def test_a_wait_for_another_persons_decision_ends_with_the_token(
     monkeypatch.setattr("gatepost.policy.idempotency.execution.GRACE_S", 0.02)
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
-    first = begin(replica)
+    first = begin_call(replica)
     await deployment.entered.wait()
     expired = int(deployment.clock.now)
 
@@ -87,10 +87,10 @@ async def test_waiting_calls_do_not_share_an_input_request_of_the_first() -> Non
     """The first call is asked something; the second, with another client, runs."""
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
-    deployment.raises = InputNeeded(ASKED)
-    first = begin(replica)
+    deployment.raises = InputNeeded(FORM_REQUESTS)
+    first = begin_call(replica)
     await deployment.entered.wait()
-    others = [begin(replica), begin(other)]
+    others = [begin_call(replica), begin_call(other)]
     await run_ready()
     deployment.gate.set()
     with pytest.raises(InputNeeded):
@@ -101,7 +101,7 @@ async def test_waiting_calls_do_not_share_an_input_request_of_the_first() -> Non
     assert deployment.effects["a"] <= 3
 
 
-async def leaves(call: "asyncio.Task[Outcome]", why: str | None) -> None:
+async def cancel_call(call: "asyncio.Task[Outcome]", why: str | None) -> None:
     call.cancel(why)
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -111,10 +111,10 @@ async def test_a_broken_connection_does_not_stop_the_call() -> None:
     """Its client retries with its key and gets the outcome; the tool runs once."""
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
-    first = begin(replica)
+    first = begin_call(replica)
     await deployment.entered.wait()
-    await leaves(first, StopCause.DISCONNECTED)
-    again = [begin(replica), begin(other)]
+    await cancel_call(first, StopCause.DISCONNECTED)
+    again = [begin_call(replica), begin_call(other)]
     await run_ready()
     deployment.gate.set()
 
@@ -126,9 +126,9 @@ async def test_a_call_without_waiting_callers_still_stores_its_outcome() -> None
     """The outcome is stored whether or not a caller waits for it."""
     deployment = IdempotencyDeployment()
     replica = deployment.replica()
-    first = begin(replica)
+    first = begin_call(replica)
     await deployment.entered.wait()
-    await leaves(first, StopCause.DISCONNECTED)
+    await cancel_call(first, StopCause.DISCONNECTED)
     deployment.gate.set()
     await run_ready()
 
@@ -141,9 +141,9 @@ async def test_a_cancelled_call_stops(tool: str, answer: str) -> None:
     """Its effect is unknown, so only an idempotent tool runs again."""
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
-    first = begin(replica, tool)
+    first = begin_call(replica, tool)
     await deployment.entered.wait()
-    await leaves(first, None)
+    await cancel_call(first, None)
     deployment.gate.set()
 
     assert text_or_failure(await replica.call(tool=tool)) == answer
@@ -161,9 +161,9 @@ async def test_a_call_cancelled_before_its_tool_ran_leaves_the_key_free() -> Non
 
     deployment.stages = [approve]
     replica = deployment.replica()
-    first = begin(replica, "act")
+    first = begin_call(replica, "act")
     await deployment.entered.wait()
-    await leaves(first, None)
+    await cancel_call(first, None)
     deployment.gate.set()
 
     assert text_or_failure(await deployment.replica().call()) == "a 1"
@@ -173,9 +173,9 @@ async def test_a_call_continues_for_callers_that_still_wait() -> None:
     """One of two callers cancels; the other gets the outcome."""
     deployment = IdempotencyDeployment()
     replica = deployment.replica()
-    first, second = begin(replica), begin(replica)
+    first, second = begin_call(replica), begin_call(replica)
     await deployment.entered.wait()
-    await leaves(first, None)
+    await cancel_call(first, None)
     deployment.gate.set()
 
     assert text_or_failure(await second) == "a 1"
@@ -185,11 +185,11 @@ async def test_a_wait_at_another_replica_can_be_cancelled() -> None:
     """The replica keeps no task of it."""
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
-    first = begin(replica)
+    first = begin_call(replica)
     await deployment.entered.wait()
-    second = begin(other)
+    second = begin_call(other)
     await run_ready()
-    await leaves(second, StopCause.DISCONNECTED)
+    await cancel_call(second, StopCause.DISCONNECTED)
     await run_ready()
 
     assert not other.runs._open
@@ -218,7 +218,7 @@ async def test_a_call_stopped_with_its_process_is_reported_as_unknown(
     monkeypatch.setattr("gatepost.policy.idempotency.execution.CLOSING_S", 0.05)
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
-    first = begin(replica)
+    first = begin_call(replica)
     await deployment.entered.wait()
     await replica.runs.aclose()
 
@@ -232,7 +232,7 @@ async def test_a_lease_is_renewed_while_the_tool_runs(monkeypatch: pytest.Monkey
     monkeypatch.setattr(execution, "RENEW_S", 0.005)
     deployment = IdempotencyDeployment()
     replica, other = deployment.replica(), deployment.replica()
-    first = begin(replica)
+    first = begin_call(replica)
     await deployment.entered.wait()
     idempotency = deployment.records.of("acme").idempotency
     (key,) = idempotency.records  # type: ignore[attr-defined]
@@ -245,7 +245,7 @@ async def test_a_lease_is_renewed_while_the_tool_runs(monkeypatch: pytest.Monkey
             return record is not None and record.leased_until >= expected
 
         await run_until(renewed)
-    second = begin(other)
+    second = begin_call(other)
     await run_ready()
     deployment.gate.set()
 

@@ -12,7 +12,7 @@ from gatepost.tools.api import Call
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from tests.support.endpoint import a_caller
-from tests.support.measuring import calls
+from tests.support.measuring import functions_called
 from tests.support.runners import IdempotencyDeployment, context
 from tests.support.server import bucket
 
@@ -37,7 +37,7 @@ async def test_a_call_without_a_key_skips_the_idempotency_code() -> None:
             runner.run(CALL).send(None)
 
     through()
-    names = calls(through)
+    names = functions_called(through)
 
     assert [name for name in names if name.startswith(("IdempotencyStage.", "RunningCalls."))] == []
     assert (

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.requirement("O12")
 HELD_TOOL = "act_held"
 
 
-async def crashed(
+async def crash_replica(
     deployment: IdempotencyDeployment, tool: str = HELD_TOOL, **options: Any
 ) -> IdempotencyReplica:
     """Crash a replica while its tool runs, so that its record stays; return another replica."""
@@ -44,7 +44,7 @@ async def crashed(
 async def test_an_unknown_outcome_is_reported_and_not_retried() -> None:
     """The effect may have happened; a second one would be worse than an error."""
     deployment = IdempotencyDeployment()
-    alive = await crashed(deployment)
+    alive = await crash_replica(deployment)
     deployment.clock.now += execution.LEASE_S
     for _ in range(2):
         outcome = await alive.call(tool=HELD_TOOL)
@@ -60,7 +60,7 @@ async def test_an_unknown_outcome_is_reported_and_not_retried() -> None:
 async def test_an_idempotent_tool_runs_again_after_a_crash() -> None:
     """A tool that is declared idempotent runs again at the replica that finds the lease ended."""
     deployment, tool = IdempotencyDeployment(), "put_held"
-    alive, other = await crashed(deployment, tool), deployment.replica()
+    alive, other = await crash_replica(deployment, tool), deployment.replica()
     deployment.clock.now += execution.LEASE_S
     calls = [alive.call(tool=tool), alive.call(tool=tool), other.call(tool=tool)]
 
@@ -70,7 +70,7 @@ async def test_an_idempotent_tool_runs_again_after_a_crash() -> None:
 async def test_a_correlation_id_is_free_again_after_a_minute() -> None:
     """The correlation id counts for a minute; after that an identical call is a new one."""
     deployment = IdempotencyDeployment()
-    alive = await crashed(deployment, kind="correlation")
+    alive = await crash_replica(deployment, kind="correlation")
     deployment.clock.now += execution.LEASE_S + 59
     assert text_or_failure(await alive.call(tool=HELD_TOOL, kind="correlation")) == "conflict"
 
@@ -82,7 +82,7 @@ async def test_a_waiting_call_returns_when_the_lease_ends(monkeypatch: pytest.Mo
     """A retry right after the crash waits until the lease ends and no replica can run the tool."""
     monkeypatch.setattr(execution, "POLL_S", 0.005)
     deployment = IdempotencyDeployment()
-    alive = await crashed(deployment)
+    alive = await crash_replica(deployment)
     again = asyncio.create_task(alive.call(tool=HELD_TOOL))
     await run_ready()
     assert not again.done()

@@ -5,11 +5,11 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.idempotency_key import BadKey, idempotency_key_of
-from tests.support.connections import HOST, RecordedEdge, ask, recorded
+from tests.support.connections import HOST, RecordedEdge, ask, recorded_edge
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 from tests.support.measuring import each
 
-__all__ = ["recorded"]  # a fixture
+__all__ = ["recorded_edge"]  # a fixture
 
 KEY, ID = b"idempotency-key", b"x-octopus-correlation-id"
 META_KEY = "io.gatepost/idempotency-key"
@@ -81,7 +81,7 @@ class KeyClient(EndpointClient):
 
 
 CALL = {"name": "act", "arguments": {}}
-MARKS = [
+KEYS_BY_REQUEST = [
     ({}, {}, None),
     ({"idempotency-key": "k1"}, {}, IdempotencyKey("idempotency", "k1")),
     ({}, {META_KEY: "k1"}, IdempotencyKey("idempotency", "k1")),
@@ -89,7 +89,7 @@ MARKS = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "meta", "expected"), MARKS)
+@pytest.mark.parametrize(("headers", "meta", "expected"), KEYS_BY_REQUEST)
 async def test_both_eras_read_the_same_keys(
     headers: dict[str, str], meta: dict[str, str], expected: IdempotencyKey | None
 ) -> None:
@@ -143,18 +143,18 @@ async def test_a_key_that_came_twice_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [KEY, ID])
-async def test_idempotency_headers_pass_the_edge(recorded: RecordedEdge, name: bytes) -> None:
+async def test_idempotency_headers_pass_the_edge(recorded_edge: RecordedEdge, name: bytes) -> None:
     """`X-Octopus-Correlation-Id` resembles a header that names the caller, and is none."""
-    await ask(recorded.edge, headers=(HOST, (name, b"episode-xyz789")))
+    await ask(recorded_edge.edge, headers=(HOST, (name, b"episode-xyz789")))
 
-    assert (name, b"episode-xyz789") in recorded.inner.scopes[0]["headers"]
+    assert (name, b"episode-xyz789") in recorded_edge.inner.scopes[0]["headers"]
 
 
-async def test_web_pages_may_send_idempotency_headers(recorded: RecordedEdge) -> None:
+async def test_web_pages_may_send_idempotency_headers(recorded_edge: RecordedEdge) -> None:
     """A preflight names both."""
     page = (b"origin", b"https://app.example.com")
     headers = (HOST, page, (b"access-control-request-method", b"POST"))
-    answer = await ask(recorded.edge, method="OPTIONS", headers=headers)
+    answer = await ask(recorded_edge.edge, method="OPTIONS", headers=headers)
     allowed = str(answer.headers.get("access-control-allow-headers")).lower()
 
     assert "idempotency-key" in allowed

@@ -23,7 +23,7 @@ from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs
-from tests.support.runners import ASKED, run_ready
+from tests.support.runners import FORM_REQUESTS, run_ready
 
 pytestmark = pytest.mark.requirement("O12")
 
@@ -107,7 +107,7 @@ class World:
         if how == "away":
             raise ToolFailure("upstream_unavailable", f"#{number}")
         if how == "asks":
-            raise InputNeeded(ASKED)
+            raise InputNeeded(FORM_REQUESTS)
         if how == "fails":
             raise ToolFailure("not_found", f"#{number}")
         return f"#{number}"
@@ -256,7 +256,7 @@ EVENTS = st.one_of(
 )
 
 
-async def live(events: list[tuple[Any, ...]]) -> None:
+async def run_events(events: list[tuple[Any, ...]]) -> None:
     world = World()
     for name, *arguments in events:
         await getattr(world, name)(*arguments)
@@ -271,4 +271,4 @@ def test_each_key_has_one_effect_for_any_sequence_of_events(events: list[tuple[A
     with pytest.MonkeyPatch.context() as patch, capture_logs():
         patch.setattr(execution, "POLL_S", 0)
         patch.setattr(execution, "RENEW_S", 0)
-        asyncio.run(live(events))
+        asyncio.run(run_events(events))

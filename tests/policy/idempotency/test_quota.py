@@ -39,7 +39,7 @@ async def records(url: str) -> AsyncIterator[Records]:
     await opened.aclose()
 
 
-def bounded(
+def replica_with_quotas(
     deployment: IdempotencyDeployment, *, caller: int = 0, tenant: int = 0
 ) -> IdempotencyReplica:
     """A replica with these quotas."""
@@ -63,7 +63,7 @@ async def test_the_stored_bytes_of_one_caller_are_bounded(records: Records) -> N
     """The quota holds across replicas; the refusal names it and has a retry time."""
     deployment = IdempotencyDeployment(records=records)
     deployment.answers = text(2_000)
-    replicas = [bounded(deployment, caller=MAX_BYTES) for _ in range(2)]
+    replicas = [replica_with_quotas(deployment, caller=MAX_BYTES) for _ in range(2)]
     outcomes = [await replicas[n % 2].call(f"key-{n}") for n in range(60)]
 
     refused = [outcome.failure for outcome in outcomes if outcome.failure is not None]
@@ -78,10 +78,10 @@ async def test_the_stored_bytes_of_one_caller_are_bounded(records: Records) -> N
 async def test_a_full_quota_stops_neither_replays_nor_other_callers(records: Records) -> None:
     """What is kept is answered, calls without a key run, and so do those of other callers."""
     deployment = IdempotencyDeployment(records=records)
-    replica = bounded(deployment, caller=FOUR_ROWS_BYTES)
+    replica = replica_with_quotas(deployment, caller=FOUR_ROWS_BYTES)
     first = [await replica.call(f"key-{n}", arguments=b'{"what":"a"}') for n in range(6)]
     assert first[5].failure is not None
-    for quota_replica in (replica, bounded(deployment, caller=FOUR_ROWS_BYTES)):
+    for quota_replica in (replica, replica_with_quotas(deployment, caller=FOUR_ROWS_BYTES)):
         assert await quota_replica.call("key-0") == first[0]
     assert (await replica.call(None)).failure is None
     assert (await replica.call("key", subject="bob")).failure is None
@@ -92,7 +92,7 @@ async def test_a_tenants_callers_share_its_quota(records: Records) -> None:
     """Many callers of one tenant do not fill the disk either; another tenant is not concerned."""
     deployment = IdempotencyDeployment(records=records)
     deployment.answers = text(1_000)
-    replica = bounded(deployment, caller=MAX_BYTES, tenant=MAX_BYTES // 4)
+    replica = replica_with_quotas(deployment, caller=MAX_BYTES, tenant=MAX_BYTES // 4)
     outcomes = [await replica.call(subject=f"person-{n}") for n in range(20)]
 
     refused = [outcome.failure for outcome in outcomes if outcome.failure is not None]
@@ -108,7 +108,7 @@ async def test_a_call_whose_outcome_exceeds_the_quota_does_not_run_again(records
     """That it was carried out is kept, and its caller gets the answer once."""
     deployment = IdempotencyDeployment(records=records)
     deployment.answers = text(MAX_BYTES)
-    replica = bounded(deployment, caller=MAX_BYTES)
+    replica = replica_with_quotas(deployment, caller=MAX_BYTES)
     first, again = await replica.call(), await replica.call()
 
     assert first.failure is None
@@ -122,7 +122,7 @@ async def test_a_call_whose_outcome_exceeds_the_quota_does_not_run_again(records
 async def test_expired_outcomes_free_the_quota(records: Records) -> None:
     """After a day the same caller can store as much again."""
     deployment = IdempotencyDeployment(records=records)
-    replica = bounded(deployment, caller=FOUR_ROWS_BYTES)
+    replica = replica_with_quotas(deployment, caller=FOUR_ROWS_BYTES)
     before = [await replica.call(f"key-{n}") for n in range(5)]
     deployment.clock.now += DAY_S + 1
     after = await replica.call("key-9")
@@ -135,7 +135,7 @@ async def test_concurrent_calls_share_the_remaining_quota() -> None:
     """No two calls take the same bytes."""
     deployment = IdempotencyDeployment()
     deployment.answers = text(1_000)
-    replica = bounded(deployment, caller=MAX_BYTES // 4)
+    replica = replica_with_quotas(deployment, caller=MAX_BYTES // 4)
     outcomes = await asyncio.gather(*(replica.call(f"key-{n}") for n in range(100)))
 
     assert sum(outcome.failure is None for outcome in outcomes) < 100

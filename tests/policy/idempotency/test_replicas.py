@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.tools.idempotency_key import IDEMPOTENCY
 from tests.support import tools as process_tools
-from tests.support.client import exchange, modern, request, result
+from tests.support.client import exchange, modern_request, request, result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.replicas import ReplicaProcesses
@@ -52,7 +52,7 @@ class ReplicaPair(ReplicaProcesses):
         return self.begin(at, tool, what, key).result(ANSWER_S)
 
     def _call(self, at: int, tool: str, what: str, key: str) -> str:
-        named, body = modern("tools/call", {"name": tool, "arguments": {"what": what}})
+        named, body = modern_request("tools/call", {"name": tool, "arguments": {"what": what}})
         head = [
             ("Host", f"127.0.0.1:{self.port}"),
             ("Connection", "close"),
@@ -67,11 +67,11 @@ class ReplicaPair(ReplicaProcesses):
         return text
 
     def effects(self) -> list[str]:
-        path = self.folder / process_tools.EFFECTS
+        path = self.folder / process_tools.EFFECTS_FILE
         return path.read_text().split() if path.exists() else []
 
     def go(self) -> None:
-        (self.folder / process_tools.GO).touch()
+        (self.folder / process_tools.GO_FILE).touch()
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_two_processes_run_a_call_once_and_outlive_a_crash(pair: ReplicaPair) ->
     eventually(pair.effects, within=10)
     pair.go()
     assert {call.result(ANSWER_S) for call in calls} == {"shared 1"}
-    (pair.folder / process_tools.GO).unlink()
+    (pair.folder / process_tools.GO_FILE).unlink()
 
     lost = [pair.begin(0, tool, tool, "k2") for tool in ("act", "put")]
     eventually(lambda: len(pair.effects()) == 3, within=10)

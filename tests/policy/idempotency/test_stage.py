@@ -13,7 +13,7 @@ from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError
 from gatepost.tools.stage import Next
 from gatepost_authz.errors import InsufficientScope
 from tests.support.measuring import capture_logs, each
-from tests.support.runners import ASKED, IdempotencyDeployment, text_or_failure
+from tests.support.runners import FORM_REQUESTS, IdempotencyDeployment, text_or_failure
 
 pytestmark = pytest.mark.requirement("O12")
 
@@ -21,7 +21,7 @@ MINUTE_S, DAY_S = 60, 86_400
 
 
 LETS_GO: list[tuple[str, BaseException]] = [
-    ("asks its client", InputNeeded(ASKED)),
+    ("asks its client", InputNeeded(FORM_REQUESTS)),
     ("needs an abler client", MissingCapability({"elicitation": {}})),
     ("upstream is away", ToolFailure("upstream_unavailable", "Away.", retry_after=3)),
     ("upstream is busy", ToolFailure("rate_limit", "Busy.", retry_after=3)),

@@ -76,7 +76,7 @@ def rows(url: str, tenant: str = "acme") -> list[AuditRow]:
     return asyncio.run(read_rows())
 
 
-def weight(row: AuditRow) -> int:
+def record_size(row: AuditRow) -> int:
     return RECORD_BYTES + len(row.body) + len(row.side or "")
 
 
@@ -113,7 +113,7 @@ def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
     assert "x" in str(result(colleague))
     assert ran >= MAX_BYTES // RECORD
     assert len(successes) == ran
-    assert MAX_BYTES <= sum(map(weight, successes)) <= MAX_BYTES + RECORD
+    assert MAX_BYTES <= sum(map(record_size, successes)) <= MAX_BYTES + RECORD
 
 
 def test_all_callers_of_a_tenant_share_a_quota(idp: Idp, url: str) -> None:

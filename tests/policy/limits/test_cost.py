@@ -8,7 +8,7 @@ from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.tools.api import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
-from tests.support.measuring import calls
+from tests.support.measuring import functions_called
 from tests.support.server import bucket
 
 CALL = Call(caller=a_caller(), name="look", arguments=b"{}", request_id="request-1")
@@ -21,7 +21,7 @@ ALL_LIMITS = LimitRules(
 )
 
 
-def through(limits: LimitStage) -> None:
+def pass_limits(limits: LimitStage) -> None:
     """Pass one call through the limits."""
 
     async def proceed(call: Call, offer: Offer, arguments: Any) -> Outcome:
@@ -47,8 +47,12 @@ def test_a_call_within_its_limits_costs_three_calls_of_python(rules: LimitRules)
     """
     limits = LimitStage()
     limits.apply(rules, max_running=10)
-    through(limits)
-    names = [name for name in calls(lambda: through(limits)) if name.startswith(LIMIT_CLASSES)]
+    pass_limits(limits)
+    names = [
+        name
+        for name in functions_called(lambda: pass_limits(limits))
+        if name.startswith(LIMIT_CLASSES)
+    ]
 
     assert len(names) <= 3, names
 

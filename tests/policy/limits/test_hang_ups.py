@@ -14,8 +14,8 @@ import pytest
 
 from gatepost import CallContext, Outcome, Pack
 from gatepost.tools.idempotency_key import IDEMPOTENCY
-from tests.support.client import RestClient, modern, old_call, read_answer, request
-from tests.support.endpoint import DECLARED
+from tests.support.client import RestClient, modern_request, read_answer, request, session_call
+from tests.support.endpoint import DECLARED_META
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.runners import BOB
@@ -24,14 +24,14 @@ from tests.support.server import Server, issuer_settings, running_server
 pytestmark = pytest.mark.requirement("P12", "O12")
 
 WITHIN_S = 20
-STARTED, GO_ON = threading.Event(), threading.Event()
+CALL_STARTED, MAY_CONTINUE = threading.Event(), threading.Event()
 pack = Pack("bookings")
 
 
 async def booked() -> str:
     """Wait until the test lets the tool go on."""
-    STARTED.set()
-    await asyncio.to_thread(GO_ON.wait)
+    CALL_STARTED.set()
+    await asyncio.to_thread(MAY_CONTINUE.wait)
     return "booked"
 
 
@@ -83,7 +83,7 @@ class Leaver(msgspec.Struct, frozen=True):
             if self.is_told_to_call_again:
                 connections.enter_context(self._sent(server, token))
                 sent += 1
-            assert STARTED.wait(WITHIN_S)
+            assert CALL_STARTED.wait(WITHIN_S)
         if self.protocol != "session":  # a session's request goes on, so that it can be resumed
             eventually(lambda: requests_ended(server) == before + sent, within=WITHIN_S)
 
@@ -110,10 +110,10 @@ class Leaver(msgspec.Struct, frozen=True):
         if self.protocol == "session":
             accept = ("Accept", "application/json, text/event-stream")
             fields = [accept, ("Mcp-Session-Id", server.client.open(token))]
-            return server.client.path, fields, old_call(self.tool, arguments)
-        meta = DECLARED if self.protocol == "tasks" else {}
+            return server.client.path, fields, session_call(self.tool, arguments)
+        meta = DECLARED_META if self.protocol == "tasks" else {}
         params = {"name": self.tool, "arguments": arguments, "_meta": meta}
-        return server.client.path, *modern("tools/call", params)
+        return server.client.path, *modern_request("tools/call", params)
 
 
 LEAVERS = (
@@ -156,8 +156,8 @@ def server(idp: Idp, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
     if request.param == "sqlite and valkey":
         storage["shared"] = request.getfixturevalue("valkey")
     limits: dict[str, Any] = {"requests_per_second": 0, "failures_per_second": 0}
-    STARTED.clear()
-    GO_ON.clear()
+    CALL_STARTED.clear()
+    MAY_CONTINUE.clear()
     with running_server(
         idp,
         [issuer_settings(idp)],
@@ -169,7 +169,7 @@ def server(idp: Idp, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
         approvals={"require": ["book_after_approval"]},
     ) as server:
         yield server
-        GO_ON.set()
+        MAY_CONTINUE.set()
 
 
 @pytest.mark.parametrize("leaver", LEAVERS, ids=str)
@@ -185,7 +185,7 @@ def test_a_call_whose_client_left_counts_until_its_tool_ends(
     refusal = other.call("record_call", {})
     assert (refusal.status, refusal.raw.field("retry-after")) == (429, "1")
 
-    GO_ON.set()
+    MAY_CONTINUE.set()
     eventually(lambda: other.call("record_call", {}).status == 200, within=WITHIN_S)
     eventually(lambda: not sum(taken(server)), within=WITHIN_S)
     assert server.services.limits.counters.running == {}

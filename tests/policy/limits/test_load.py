@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from tests.support import tools as process_tools
-from tests.support.client import modern
+from tests.support.client import modern_request
 from tests.support.issuers import Idp
 from tests.support.replicas import ReplicaProcesses
 from tests.support.stores import Postgres, Valkey
@@ -50,7 +50,7 @@ class Customers:
     ) -> bool:
         """Tell whether the call was let through."""
         token = self.token(tenant, person)
-        fields, body = modern("tools/call", {"name": tool, "arguments": arguments})
+        fields, body = modern_request("tools/call", {"name": tool, "arguments": arguments})
         head = [*fields, ("Authorization", f"Bearer {token}"), ("Content-Type", "application/json")]
         head.append(("Host", f"127.0.0.1:{self._pair.port}"))
         url = f"http://127.0.0.1:{self._pair.ports[at]}/mcp"
@@ -79,7 +79,7 @@ class LimitedReplicas(ReplicaProcesses):
 
 
 @contextmanager
-def opened(
+def limited_replicas(
     idp: Idp, folder: Path, postgres: Postgres, template: str, valkey: Valkey, **limits: Any
 ) -> Iterator[LimitedReplicas]:
     """Run two replicas with these limits."""
@@ -142,7 +142,9 @@ async def test_rates_hold_over_two_replicas(
         "tenant": {"requests_per_second": TENANT, "burst": int(TENANT * PAUSE_S)},
         "tools": {"rent": {"requests_per_second": TOOL, "burst": int(TOOL * PAUSE_S)}},
     }
-    with opened(idp, tmp_path, postgres_server, postgres_template, valkey_server, **limits) as pair:
+    with limited_replicas(
+        idp, tmp_path, postgres_server, postgres_template, valkey_server, **limits
+    ) as pair:
         async with pair.customers() as customers:
             by = {
                 ("sell-acme", TENANT): RepeatingCallers(customers, "acme", 4, "sell"),
@@ -159,13 +161,13 @@ async def test_rates_hold_over_two_replicas(
                 await callers.empty(since + WINDOW_S)
                 for callers, since in zip(by.values(), begun, strict=True)
             ]
-            await over(pressing)
+            await end_tasks(pressing)
         for (word, rate), since, until in zip(by, begun, ended, strict=True):
             done = pair.done(word, since, until)
             assert done == pytest.approx(rate * (until - since), rel=0.01), word
 
 
-async def over(tasks: list["asyncio.Task[None]"]) -> None:
+async def end_tasks(tasks: list["asyncio.Task[None]"]) -> None:
     """End them; what one of them found wrong is raised."""
     failed = [task for task in tasks if task.done()]
     for task in tasks:
@@ -189,7 +191,9 @@ async def test_a_flood_leaves_another_tenant_its_calls(
         "queue_s": 30,
         "tenant": {"concurrency": 0},
     }
-    with opened(idp, tmp_path, postgres_server, postgres_template, valkey_server, **limits) as pair:
+    with limited_replicas(
+        idp, tmp_path, postgres_server, postgres_template, valkey_server, **limits
+    ) as pair:
         async with pair.customers() as customers:
 
             async def press(tenant: str, seconds: float, person: int) -> None:
@@ -211,7 +215,7 @@ async def test_a_flood_leaves_another_tenant_its_calls(
                     for n in range(FLOOD_CALLS)
                 ]
                 together = await measured()
-                await over([*calm, *flood])
+                await end_tasks([*calm, *flood])
                 return alone, together
 
             for person in range(FLOOD_CALLS):

@@ -12,7 +12,7 @@ from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
 from tests.support.runners import run_ready
-from tests.support.server import DecidingClient, LimitedProcess, bucket, places
+from tests.support.server import DecidingClient, LimitedProcess, bucket, concurrency_limit
 
 pytestmark = pytest.mark.requirement("P12")
 
@@ -20,7 +20,9 @@ pytestmark = pytest.mark.requirement("P12")
 async def test_the_number_of_counters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unused counters are dropped, and no caller gets a second burst by it."""
     monkeypatch.setattr(local_counters, "MIN_CALL_LIMITS", 10)
-    process = LimitedProcess(LimitRules(caller=bucket(1), tenant=places(5), tool=places(5)))
+    process = LimitedProcess(
+        LimitRules(caller=bucket(1), tenant=concurrency_limit(5), tool=concurrency_limit(5))
+    )
     for number in range(100):
         assert await process.call(tenant_id=f"tenant-{number}") == "seen"
 
@@ -91,7 +93,7 @@ async def test_a_call_counts_in_the_shared_counters_after_a_decision(
 ) -> None:
     """This holds even if the cache of counters was cleared during the wait."""
     monkeypatch.setattr(local_counters, "MIN_CALL_LIMITS", 1)
-    process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
+    process, person = LimitedProcess(LimitRules(tenant=concurrency_limit(1))), DecidingClient()
     asking = await process.begin("ask", client=person)
     assert [await process.call(subject=f"person-{n}") for n in range(3)] == ["seen"] * 3
 

@@ -35,7 +35,7 @@ def server(idp: Idp) -> Iterator[Server]:
 Ask = Callable[[Server, str], RawAnswer]
 
 
-def older(body: bytes) -> Ask:
+def session_request(body: bytes) -> Ask:
     """Send a request of 2025-06-18, within a session that is opened for it."""
 
     def ask(server: Server, token: str) -> RawAnswer:
@@ -78,9 +78,9 @@ REQUESTS: dict[str, Ask] = {
         ),
         token=token,
     ),
-    "a ping": older(message("ping")),
-    "an older list": older(message("tools/list")),
-    "an older unknown method": older(message("none/such")),
+    "a ping": session_request(message("ping")),
+    "an older list": session_request(message("tools/list")),
+    "an older unknown method": session_request(message("none/such")),
     "an empty batch": lambda server, token: server.client.send("POST", body=b"[]", token=token),
     "a key that is none": lambda server, token: server.client.send(
         "POST", None, [("Idempotency-Key", "")], message("tools/call", CALL), token=token

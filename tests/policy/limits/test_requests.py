@@ -32,7 +32,9 @@ def process(shared_store: SharedStore | None, refused: list[str]) -> CallerReque
     return CallerRequests(limits, refused.append)
 
 
-async def spent(processes: Sequence[CallerRequests], times: int, **caller: Any) -> list[str]:
+async def refusing_limits(
+    processes: Sequence[CallerRequests], times: int, **caller: Any
+) -> list[str]:
     """Spend these requests; return the limit that refused each, if any."""
     answers = [await processes[n % len(processes)].spend(a_caller(**caller)) for n in range(times)]
     failures = [None if answer is None else answer.failure for answer in answers]
@@ -44,9 +46,9 @@ async def test_processes_count_requests_together(shared_store: SharedStore) -> N
     refused: list[str] = []
     both = [process(shared_store, refused), process(shared_store, refused)]
 
-    assert await spent(both, BURST_SIZE + 2) == [""] * BURST_SIZE + ["caller"] * 2
-    assert await spent(both, 4, subject="bob") == [""] * 2 + ["tenant"] * 2
-    assert await spent(both, 1, tenant_id="globex") == [""]
+    assert await refusing_limits(both, BURST_SIZE + 2) == [""] * BURST_SIZE + ["caller"] * 2
+    assert await refusing_limits(both, 4, subject="bob") == [""] * 2 + ["tenant"] * 2
+    assert await refusing_limits(both, 1, tenant_id="globex") == [""]
     assert refused == ["caller"] * 2 + ["tenant"] * 2
 
 
@@ -61,7 +63,7 @@ async def test_without_a_shared_store_each_process_counts(
 
     monkeypatch.setattr(type(shared_store.of("acme")), "spend_all", away)
 
-    assert await spent([first], BURST_SIZE + 1) == [""] * BURST_SIZE + ["caller"]
+    assert await refusing_limits([first], BURST_SIZE + 1) == [""] * BURST_SIZE + ["caller"]
 
 
 async def test_without_a_limit_no_request_is_counted(shared_store: SharedStore) -> None:
@@ -70,5 +72,5 @@ async def test_without_a_limit_no_request_is_counted(shared_store: SharedStore) 
     limits.apply(LimitRules())
     free = CallerRequests(limits, [].append)
 
-    assert await spent([free], 50) == [""] * 50
+    assert await refusing_limits([free], 50) == [""] * 50
     assert free.spend_message(a_caller()) is None

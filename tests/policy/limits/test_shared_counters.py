@@ -10,14 +10,14 @@ from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.storage.backends import open_shared_store
 from tests.support.endpoint import a_caller
 from tests.support.runners import WITHIN_S, run_ready
-from tests.support.server import LimitedProcess, bucket, places
+from tests.support.server import LimitedProcess, bucket, concurrency_limit
 from tests.support.stores import Valkey
 
 pytestmark = pytest.mark.requirement("P12")
 ALL_LIMITS = LimitRules(
     bucket(5),
     Bound(0.001, 8, 3),
-    tools={"wait": places(2)},
+    tools={"wait": concurrency_limit(2)},
 )
 
 
@@ -38,7 +38,7 @@ async def processes(
         await shared_store.aclose()
 
 
-async def came(condition: Callable[[], bool]) -> None:
+async def run_until(condition: Callable[[], bool]) -> None:
     """Return once it holds."""
     async with asyncio.timeout(WITHIN_S):
         while not condition():
@@ -48,7 +48,7 @@ async def came(condition: Callable[[], bool]) -> None:
 async def running(process: LimitedProcess, name: str, number: int) -> "asyncio.Task[str]":
     """Begin a call; it runs when this returns."""
     task = await process.begin(name)
-    await came(lambda: process.ran["wait acme"] >= number)
+    await run_until(lambda: process.ran["wait acme"] >= number)
     return task
 
 
@@ -77,7 +77,7 @@ async def test_concurrency_is_shared_by_all_processes(valkey: str) -> None:
         assert (levels.shared, levels.together) == (True, True)
 
         assert await other.end() == ["waited", "waited"]
-        await came_true(first)
+        await wait_until_admitted(first)
         assert await first.end() == ["waited"]
 
 
@@ -102,7 +102,7 @@ async def test_every_process_reports_a_tenants_queued_calls(valkey: str) -> None
                 await run_ready(1)
 
 
-async def came_true(process: LimitedProcess) -> None:
+async def wait_until_admitted(process: LimitedProcess) -> None:
     """A call is let in again, once what others gave back has been heard of."""
     async with asyncio.timeout(WITHIN_S):
         while await process.call(subject="bob") != "seen":

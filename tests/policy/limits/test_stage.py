@@ -12,7 +12,7 @@ from gatepost.tools.client import MissingCapability
 from gatepost.tools.stage import Next
 from tests.support.endpoint import a_caller
 from tests.support.runners import run_ready
-from tests.support.server import DecidingClient, LimitedProcess, bucket, places
+from tests.support.server import DecidingClient, LimitedProcess, bucket, concurrency_limit
 
 pytestmark = pytest.mark.requirement("P12")
 
@@ -82,7 +82,7 @@ async def test_a_retry_time_is_the_longest_of_all_limits() -> None:
 
 async def test_the_concurrent_calls_of_a_tenant_are_bounded() -> None:
     """One more call of any caller is refused; when a call ends, another one may run."""
-    process = LimitedProcess(LimitRules(tenant=places(2)))
+    process = LimitedProcess(LimitRules(tenant=concurrency_limit(2)))
     first, _ = await process.begin(), await process.begin()
     assert await process.call(subject="bob") == "rate_limit tenant"
     assert await process.call(tenant_id="globex") == "seen"
@@ -96,7 +96,7 @@ async def test_the_concurrent_calls_of_a_tenant_are_bounded() -> None:
 
 async def test_the_concurrent_calls_of_a_tool_are_bounded() -> None:
     """The limit counts one tenant's calls of the tool; another tenant's calls count apart."""
-    process = LimitedProcess(LimitRules(tools={"wait": places(1)}))
+    process = LimitedProcess(LimitRules(tools={"wait": concurrency_limit(1)}))
     await process.begin()
 
     assert await process.call("wait") == "rate_limit tool"
@@ -105,7 +105,7 @@ async def test_the_concurrent_calls_of_a_tool_are_bounded() -> None:
     assert await process.end() == ["waited", "waited"]
 
 
-async def stopped(process: LimitedProcess) -> None:
+async def abandon_call(process: LimitedProcess) -> None:
     """A call whose client hangs up while it runs."""
     task = asyncio.create_task(process.call("wait"))
     await run_ready()
@@ -113,7 +113,7 @@ async def stopped(process: LimitedProcess) -> None:
     await asyncio.wait([task])
 
 
-async def unable(process: LimitedProcess) -> None:
+async def ask_unable_client(process: LimitedProcess) -> None:
     """A call whose tool asks a client that cannot be asked."""
     with pytest.raises(MissingCapability):
         await process.call("ask")
@@ -122,15 +122,17 @@ async def unable(process: LimitedProcess) -> None:
 CALL_ENDINGS: dict[str, Callable[[LimitedProcess], Awaitable[object]]] = {
     "answers": lambda process: process.call("look"),
     "fails": lambda process: process.call("fail"),
-    "is stopped": stopped,
-    "cannot ask": unable,
+    "is stopped": abandon_call,
+    "cannot ask": ask_unable_client,
 }
 
 
 @pytest.mark.parametrize("end", CALL_ENDINGS)
 async def test_any_end_of_a_call_releases_its_concurrency(end: str) -> None:
     """With a limit of one, any number of calls can run one after another."""
-    process = LimitedProcess(LimitRules(tenant=places(1), tool=places(1)), max_running=1)
+    process = LimitedProcess(
+        LimitRules(tenant=concurrency_limit(1), tool=concurrency_limit(1)), max_running=1
+    )
     for _ in range(5):
         await CALL_ENDINGS[end](process)
         assert process.limits.counters.running == {}
@@ -142,7 +144,10 @@ async def test_any_end_of_a_call_releases_its_concurrency(end: str) -> None:
 async def test_a_call_that_waits_for_a_person_holds_no_concurrency() -> None:
     """Others run meanwhile; after the answer it continues even beyond the limit."""
     process, person = (
-        LimitedProcess(LimitRules(tenant=places(1), tools={"ask": places(1)}), max_running=1),
+        LimitedProcess(
+            LimitRules(tenant=concurrency_limit(1), tools={"ask": concurrency_limit(1)}),
+            max_running=1,
+        ),
         DecidingClient(),
     )
     asking = await process.begin("ask", client=person)
@@ -164,7 +169,7 @@ async def test_a_call_that_waits_for_a_person_holds_no_concurrency() -> None:
 @pytest.mark.parametrize("decided", [True, False])
 async def test_a_stage_that_waits_for_a_person_holds_no_concurrency(decided: bool) -> None:
     """An approval waits between the spending and the tool, which may never run."""
-    process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
+    process, person = LimitedProcess(LimitRules(tenant=concurrency_limit(1))), DecidingClient()
 
     async def approval(call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         await call.client.wait_for_decision(PendingDecision())
@@ -187,7 +192,9 @@ async def test_a_stage_that_waits_for_a_person_holds_no_concurrency(decided: boo
 
 async def test_a_nested_call_takes_no_further_concurrency_of_its_tenant() -> None:
     """With room for one call, a tool that calls another would otherwise wait for itself."""
-    process = LimitedProcess(LimitRules(caller=bucket(4), tenant=places(1)), max_running=1)
+    process = LimitedProcess(
+        LimitRules(caller=bucket(4), tenant=concurrency_limit(1)), max_running=1
+    )
 
     assert [await process.call("other") for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
     assert process.ran["look"] == 2
@@ -216,7 +223,7 @@ async def test_calls_beyond_the_process_limit_are_queued_by_tenant() -> None:
 
 async def test_a_call_that_is_queued_too_long_is_refused() -> None:
     """The refused call holds no concurrency."""
-    process = LimitedProcess(LimitRules(tenant=places(10)), max_running=1, within_s=0.01)
+    process = LimitedProcess(LimitRules(tenant=concurrency_limit(10)), max_running=1, within_s=0.01)
     await process.begin()
     assert await process.call() == "rate_limit server"
     assert process.limits.counters.running == {"acme": 1}
@@ -226,9 +233,9 @@ async def test_a_call_that_is_queued_too_long_is_refused() -> None:
 
 async def test_a_reload_keeps_counting_running_calls() -> None:
     """Running calls still count, and the new limit applies at once."""
-    process = LimitedProcess(LimitRules(tenant=places(1)))
+    process = LimitedProcess(LimitRules(tenant=concurrency_limit(1)))
     await process.begin()
-    process.limits.apply(LimitRules(tenant=places(2)))
+    process.limits.apply(LimitRules(tenant=concurrency_limit(2)))
     await process.begin()
     assert await process.call() == "rate_limit tenant"
 
@@ -243,8 +250,8 @@ def test_without_any_limit_the_stage_is_left_out() -> None:
     assert LimitedProcess(LimitRules()).limits.limits_nothing
     for rules in (
         LimitRules(bucket(1)),
-        LimitRules(tenant=places(1)),
-        LimitRules(tools={"look": places(1)}),
+        LimitRules(tenant=concurrency_limit(1)),
+        LimitRules(tools={"look": concurrency_limit(1)}),
     ):
         assert not LimitedProcess(rules).limits.limits_nothing
     assert not LimitedProcess(LimitRules(), max_running=1).limits.limits_nothing
@@ -252,7 +259,7 @@ def test_without_any_limit_the_stage_is_left_out() -> None:
 
 async def test_levels_report_the_use_of_each_limit() -> None:
     """They are by tenant, tool and caller, and reading them takes no tokens."""
-    rules = LimitRules(bucket(4), Bound(0.001, 8, 3), tools={"wait": places(2)})
+    rules = LimitRules(bucket(4), Bound(0.001, 8, 3), tools={"wait": concurrency_limit(2)})
     process = LimitedProcess(rules, max_running=10)
     await process.begin()
     await process.call()
@@ -279,7 +286,7 @@ async def test_levels_report_the_use_of_each_limit() -> None:
 
 async def test_levels_leave_out_callers_without_a_limit() -> None:
     """Calls without a limit use nothing up."""
-    process = LimitedProcess(LimitRules(tools={"wait": places(2)}))
+    process = LimitedProcess(LimitRules(tools={"wait": concurrency_limit(2)}))
     await process.begin()
     levels = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
 

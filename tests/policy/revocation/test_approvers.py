@@ -56,7 +56,7 @@ async def paid(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
     return answer.status_code, body.get("error") or body["result"]
 
 
-async def waiting(service: ApprovalService) -> dict[str, str]:
+async def waiting_payments(service: ApprovalService) -> dict[str, str]:
     """Return the waiting payments: their names with their ids."""
     return {
         json.loads(request.arguments)["name"]: request.id
@@ -81,7 +81,7 @@ class OpenApprovals:
         for at, name in enumerate((self.waits, self.approved, self.granted)):
             self.replicas.let_go(name)
             assert await paid(client, name, at % 2) == APPROVAL_PENDING
-        ids = await waiting(service)
+        ids = await waiting_payments(service)
         await service.approve("acme", ids[self.approved], by)
         scope = GrantScope(uses=9)
         await service.approve("acme", ids[self.granted], by, grant=scope)
@@ -96,13 +96,13 @@ class OpenApprovals:
         stack.callback(self.call.cancel)
 
         async def is_leased() -> bool:
-            return self.held in await waiting(service)
+            return self.held in await waiting_payments(service)
 
         await self.replicas.until(is_leased)
 
     async def is_there(self, service: ApprovalService) -> bool:
         """Tell whether all of it is still there."""
-        names = await waiting(service)
+        names = await waiting_payments(service)
         grants = {
             json.loads(grant.arguments)["name"] for grant in await service.granting.all("acme")
         }
@@ -113,7 +113,7 @@ class OpenApprovals:
 
     async def is_gone(self, service: ApprovalService) -> bool:
         """Tell whether nothing of it is open any more."""
-        names = await waiting(service)
+        names = await waiting_payments(service)
         grants = {
             json.loads(grant.arguments)["name"] for grant in await service.granting.all("acme")
         }
@@ -152,14 +152,14 @@ async def test_an_order_ends_the_waiting_work_of_exactly_its_callers(
         assert refused.status_code == 401 or WITHDRAWN_TEXT.encode() in refused.content
         assert await bystander.is_there(service)
 
-        await what_comes_later(replicas, victim, theirs)
+        await assert_calls_ask_again(replicas, victim, theirs)
         await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])
         assert await bystander.is_there(service)
         for name in (bystander.approved, bystander.granted):
             assert await paid(bystander.client, name, 1) == (200, f"paid {name}")
 
 
-async def what_comes_later(
+async def assert_calls_ask_again(
     replicas: RevocationReplicas, victim: OpenApprovals, theirs: dict[str, Any]
 ) -> None:
     """A caller that signs in again has to ask again, at both replicas; nothing of it ever ran."""
@@ -202,7 +202,7 @@ async def test_approvals_by_an_erased_person_are_erased_too(replicas: Revocation
             for name in (mine.approved, mine.granted):
                 assert await paid(client, name, at) == APPROVAL_PENDING
         assert await others.is_there(service)
-        ids = await waiting(service)
+        ids = await waiting_payments(service)
         await service.approve("acme", ids[mine.approved], approver(replicas))
         for name in (mine.approved, others.approved, others.granted):
             assert await paid(client, name, 0) == (200, f"paid {name}")

@@ -15,7 +15,7 @@ import pytest
 from gatepost.secrets.keyring import create
 from tests.policy.conftest import TASKS
 from tests.support import tools as process_tools
-from tests.support.client import modern
+from tests.support.client import modern_request
 from tests.support.commands import CommandProcess, ServerProcess, server_process, tenant_folder
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings
@@ -36,7 +36,7 @@ class BackedUpServer:
 
     def ask(self, method: str, params: dict[str, Any], **capabilities: Any) -> dict[str, Any]:
         """Return the result of a request of 2026-07-28."""
-        fields, body = modern(method, params)
+        fields, body = modern_request(method, params)
         body = body.replace(b'"io.modelcontextprotocol/clientCapabilities": {}', _can(capabilities))
         answer = self.server.client.send("POST", fields=fields, body=body, token=self.token)
         document = json.loads(answer.body)
@@ -80,7 +80,7 @@ def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Backe
 
 
 @contextmanager
-def under_load(shop: BackedUpServer) -> Iterator[list[str]]:
+def tasks_under_load(shop: BackedUpServer) -> Iterator[list[str]]:
     """Tasks are begun one after another; those that were acknowledged, by their ids."""
     begun: list[str] = []
     over = threading.Event()
@@ -139,8 +139,8 @@ def test_a_backup_of_a_running_server_has_all_acknowledged_data(
         back = postgresql(server, [request.getfixturevalue("postgres")])
     with shop(idp, old, database) as here:
         port = here.server.client.port
-        before = prepared(here)
-        with under_load(here) as begun:
+        before = prepare_data(here)
+        with tasks_under_load(here) as begun:
             before += begun[: len(begun)]
             restored = back(here, new)
         after = here.work("after")
@@ -152,10 +152,10 @@ def test_a_backup_of_a_running_server_has_all_acknowledged_data(
             assert restored_server.task(task_id)["status"] in {"working", "completed"}
         with pytest.raises(AssertionError, match="Unknown task"):
             restored_server.task(after)
-        holds_what_was_kept(restored_server)
+        assert_data_restored(restored_server)
 
 
-def prepared(here: BackedUpServer) -> list[str]:
+def prepare_data(here: BackedUpServer) -> list[str]:
     """One thing of each kind, acknowledged; the ids of tasks."""
     here.commands.succeed("secrets", "set", "KEY", "--tenant", "acme", typed=SECRET)
     here.commands.succeed("revoke", "--subject", "mallory", "--reason", "left")
@@ -169,7 +169,7 @@ def prepared(here: BackedUpServer) -> list[str]:
     return [first]
 
 
-def holds_what_was_kept(restored_server: BackedUpServer) -> None:
+def assert_data_restored(restored_server: BackedUpServer) -> None:
     """As the server and the commands in the new place see it."""
     assert (
         "cannot be decrypted"

@@ -14,8 +14,8 @@ from gatepost.policy.revocation.revocation_records import suspension
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
-from tests.policy.revocation.test_revocation_records import order
-from tests.support.client import RawAnswer, modern, old_call, read_answer, request
+from tests.policy.revocation.test_revocation_records import ordered_revocation
+from tests.support.client import RawAnswer, modern_request, read_answer, request, session_call
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.replicas import WITHIN_S
@@ -47,7 +47,9 @@ def record(replicas: Server, one: RevocationRecord) -> Iterator[None]:
         replicas.run(services.revocations.look())
 
 
-def half_sent(replicas: Server, path: str, fields: Any, body: bytes, token: str) -> socket.socket:
+def unfinished_request(
+    replicas: Server, path: str, fields: Any, body: bytes, token: str
+) -> socket.socket:
     """Open a connection and send all of a request but its last byte."""
     head = [("Host", replicas.client.authority), ("Authorization", f"Bearer {token}"), *fields]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
@@ -57,7 +59,7 @@ def half_sent(replicas: Server, path: str, fields: Any, body: bytes, token: str)
 
 
 REVOCATION_CASES = {
-    "revoked": (order(subject="alice", tenant="acme"), 401, "invalid_token"),
+    "revoked": (ordered_revocation(subject="alice", tenant="acme"), 401, "invalid_token"),
     "suspended": (suspension("acme", now=1.0, by="root"), None, None),
 }
 
@@ -73,15 +75,21 @@ def test_a_slow_request_body_does_not_avoid_a_revocation(
     fields: list[tuple[str, str]] = []
     path, body = replicas.client.path, json.dumps({}).encode()
     if protocol == "modern":
-        fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
+        fields, body = modern_request("tools/call", {"name": "record_call", "arguments": {}})
     elif protocol == "legacy":
-        fields, body = [("Mcp-Session-Id", replicas.client.open(token))], old_call("record_call")
+        fields, body = (
+            [("Mcp-Session-Id", replicas.client.open(token))],
+            session_call("record_call"),
+        )
     else:
         path = "/tool/record_call/call"
     revocation = REVOCATION_CASES[how][0]
     if how == "revoked":
-        revocation = replace(revocation, **ALL_CALLERS)
-    with replicas.nothing_runs(), half_sent(replicas, path, fields, body, token) as connection:
+        revocation = changed_revocation(revocation, **ALL_CALLERS)
+    with (
+        replicas.nothing_runs(),
+        unfinished_request(replicas, path, fields, body, token) as connection,
+    ):
         # The head is judged by now: another request on a connection of its own was served.
         assert replicas.client.ask(token, "server/discover").status == 200
         with record(replicas, revocation):
@@ -90,7 +98,7 @@ def test_a_slow_request_body_does_not_avoid_a_revocation(
     assert status_and_code(answer) == expected(protocol, how)
 
 
-def replace(revocation: RevocationRecord, **changes: Any) -> RevocationRecord:
+def changed_revocation(revocation: RevocationRecord, **changes: Any) -> RevocationRecord:
     return RevocationRecord(
         **{name: getattr(revocation, name) for name in revocation.__struct_fields__} | changes
     )
@@ -121,7 +129,7 @@ def test_waiting_requests_of_revoked_callers_are_withdrawn(replicas: Server, how
         assert (answer.status, json.loads(answer.body)["error"]) == (503, "approval_pending")
     assert len(replicas.run(service.waiting("acme"))) == 1
 
-    with record(replicas, replace(REVOCATION_CASES[how][0], before=time.time())):
+    with record(replicas, changed_revocation(REVOCATION_CASES[how][0], before=time.time())):
         eventually(lambda: not replicas.run(service.waiting("acme")), within=WITHIN_S)
         states = [request.state for request in replicas.run(service.history("acme"))]
         assert "withdrawn" in states
@@ -139,8 +147,8 @@ def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
         pending = replicas.client.send("POST", "/tool/record_call/call", body=b"{}", token=other)
         assert pending.status == 503
         fields = [("Mcp-Session-Id", replicas.client.open(token)), ("Accept", "application/json")]
-        body = old_call("record_call")
-        with half_sent(replicas, replicas.client.path, fields, body, token) as connection:
+        body = session_call("record_call")
+        with unfinished_request(replicas, replicas.client.path, fields, body, token) as connection:
             connection.sendall(body[-1:])
             eventually(lambda: replicas.run(service.waiting("acme")), within=WITHIN_S)
             shut = msgspec.structs.replace(config.tenancy, suspended=("acme",))

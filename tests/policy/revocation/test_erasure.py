@@ -14,8 +14,8 @@ from gatepost.runtime.erasure import PASSES, TenantErasure, Unfinished
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.workspace.ownership import PRIVATE
-from tests.conftest import ROWS_BY_TABLE, furnish
-from tests.policy.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
+from tests.conftest import ROWS_BY_TABLE, store_records
+from tests.policy.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, wait_for_end
 from tests.support.replicas import ReplicaClient
 
 pytestmark = pytest.mark.requirement("CO4")
@@ -60,17 +60,19 @@ class TwoTenants:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> TwoTenants:
+async def erased_tenant(tmp_path: Path) -> TwoTenants:
     scene = TwoTenants(tmp_path / "workspaces")
     for tenant in ("acme", "globex"):
         fill(scene.root, tenant)
-        await furnish(scene.records, tenant)
+        await store_records(scene.records, tenant)
     return scene
 
 
-async def test_the_data_to_erase_is_counted_first(scene: TwoTenants) -> None:
+async def test_the_data_to_erase_is_counted_first(erased_tenant: TwoTenants) -> None:
     """Counting changes nothing."""
-    erasure = TenantErasure("acme", scene.records, scene.shared_store, scene.root)
+    erasure = TenantErasure(
+        "acme", erased_tenant.records, erased_tenant.shared_store, erased_tenant.root
+    )
     counts = await erasure.inventory()
 
     assert counts.records == ROWS_BY_TABLE
@@ -79,15 +81,15 @@ async def test_the_data_to_erase_is_counted_first(scene: TwoTenants) -> None:
     assert counts == await erasure.inventory()
 
 
-async def test_an_erasure_removes_all_data_of_its_tenant_only(scene: TwoTenants) -> None:
+async def test_an_erasure_removes_all_data_of_its_tenant_only(erased_tenant: TwoTenants) -> None:
     """A second erasure removes nothing."""
-    await scene.erase()
-    assert await scene.is_gone()
-    assert scene.told[0] == f"removed {sum(ROWS_BY_TABLE.values())} records"
+    await erased_tenant.erase()
+    assert await erased_tenant.is_gone()
+    assert erased_tenant.told[0] == f"removed {sum(ROWS_BY_TABLE.values())} records"
 
-    scene.told.clear()
-    await scene.erase()
-    assert scene.told == []
+    erased_tenant.told.clear()
+    await erased_tenant.erase()
+    assert erased_tenant.told == []
 
 
 async def test_a_tenant_without_data_can_be_erased(tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("at", [1, 2])
 async def test_an_interrupted_erasure_is_completed_by_the_next_one(
-    scene: TwoTenants, at: int
+    erased_tenant: TwoTenants, at: int
 ) -> None:
     """It finds what the first one had moved aside."""
     lines = 0
@@ -116,38 +118,42 @@ async def test_an_interrupted_erasure_is_completed_by_the_next_one(
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        await scene.erase(stop)
-    aside = scene.root / PRIVATE / "acme" / "erased.0123456789abcdef.partial"
+        await erased_tenant.erase(stop)
+    aside = erased_tenant.root / PRIVATE / "acme" / "erased.0123456789abcdef.partial"
     (aside / "deep" / "er").mkdir(parents=True, exist_ok=True)
     (aside / ".0123456789abcdef.partial").write_bytes(b"x")
 
-    await scene.erase()
-    assert await scene.is_gone()
+    await erased_tenant.erase()
+    assert await erased_tenant.is_gone()
 
 
-async def test_an_erasure_repeats_while_a_call_still_writes(scene: TwoTenants) -> None:
+async def test_an_erasure_repeats_while_a_call_still_writes(erased_tenant: TwoTenants) -> None:
     """A call that is being stopped writes once more: the next pass comes for it."""
 
     async def pause(seconds: float) -> None:
-        if scene.pauses == 0:
-            fill(scene.root, "acme")
-        scene.pauses += 1
+        if erased_tenant.pauses == 0:
+            fill(erased_tenant.root, "acme")
+        erased_tenant.pauses += 1
 
-    await TenantErasure("acme", scene.records, scene.shared_store, scene.root).run(print, pause)
-    assert scene.pauses == 2
-    assert await scene.is_gone()
+    await TenantErasure(
+        "acme", erased_tenant.records, erased_tenant.shared_store, erased_tenant.root
+    ).run(print, pause)
+    assert erased_tenant.pauses == 2
+    assert await erased_tenant.is_gone()
 
 
-async def test_a_process_that_never_stops_writing_is_reported(scene: TwoTenants) -> None:
+async def test_a_process_that_never_stops_writing_is_reported(erased_tenant: TwoTenants) -> None:
     """The erasure gives up after some passes, so that the operator can look for the process."""
 
     async def pause(seconds: float) -> None:
-        scene.pauses += 1
-        await furnish(scene.records, "acme")
+        erased_tenant.pauses += 1
+        await store_records(erased_tenant.records, "acme")
 
     with pytest.raises(Unfinished):
-        await TenantErasure("acme", scene.records, scene.shared_store, scene.root).run(print, pause)
-    assert scene.pauses == PASSES
+        await TenantErasure(
+            "acme", erased_tenant.records, erased_tenant.shared_store, erased_tenant.root
+        ).run(print, pause)
+    assert erased_tenant.pauses == PASSES
 
 
 async def test_a_tenant_is_erased_while_it_calls(replicas: RevocationReplicas) -> None:
@@ -174,7 +180,7 @@ async def test_a_tenant_is_erased_while_it_calls(replicas: RevocationReplicas) -
         assert "files and folders" in output.out
         assert "erased the details of" in output.out
         for victim in victims:
-            await ended(victim.listener)
+            await wait_for_end(victim.listener)
             await victim.answers()
         assert not (root / "globex").exists()
         assert not (root / PRIVATE / "globex").exists()
@@ -185,7 +191,7 @@ async def test_a_tenant_is_erased_while_it_calls(replicas: RevocationReplicas) -
         assert "globex: " in verified.out
 
         await replicas.commands.order("tenant", "resume", "globex")
-        await begins_anew(replicas, victims, client)
+        await assert_tenant_is_new(replicas, victims, client)
         await bystander.let_go()
         assert {status for status, _ in (await bystander.answers()).values()} == {200}
 
@@ -196,7 +202,7 @@ def tasks_in(output: str) -> int:
     return 0 if match is None else int(match[1])
 
 
-async def begins_anew(
+async def assert_tenant_is_new(
     replicas: RevocationReplicas, victims: list[OpenRequests], client: ReplicaClient
 ) -> None:
     """Check that old tokens, tasks and sessions open nothing and that new ones do."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.policy.conftest import TASKS, OpenRequests, RevocationReplicas, ended, stopped
+from tests.policy.conftest import TASKS, OpenRequests, RevocationReplicas, are_stopped, wait_for_end
 from tests.support.issuers import ABSENT
 from tests.support.replicas import ReplicaClient
 
@@ -65,10 +65,10 @@ async def test_an_order_ends_all_open_work_of_its_callers_at_every_replica(
 
         with replicas.without_shared_store(really=shared_store == "none"):
             ordered = await replicas.commands.order(*command)
-            await everything_ends(replicas, victims, shut=shut)
+            await assert_all_ends(replicas, victims, shut=shut)
         if shut:
             await replicas.commands.order("tenant", "resume", "globex")
-        await what_comes_later(replicas, victims, theirs, shut=shut)
+        await assert_new_token_works(replicas, victims, theirs, shut=shut)
         if not shut:
             await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])
         assert not any(call.done() for call in bystander.calls.values())
@@ -76,20 +76,20 @@ async def test_an_order_ends_all_open_work_of_its_callers_at_every_replica(
         assert {status for status, _ in (await bystander.answers()).values()} == {200}
 
 
-async def everything_ends(
+async def assert_all_ends(
     replicas: RevocationReplicas, victims: list[OpenRequests], *, shut: bool
 ) -> None:
     """What each has begun, and what each could begin."""
     for victim in victims:
-        await ended(victim.listener)
-        await ended(victim.getter)
+        await wait_for_end(victim.listener)
+        await wait_for_end(victim.getter)
         assert await victim.answers() == (SUSPENDED_ANSWERS if shut else REVOKED_ANSWERS)
-        assert stopped(replicas, victim)
+        assert are_stopped(replicas, victim)
     for at in (0, 1):
-        await refused(victims[1 - at].client, at, shut=shut)
+        await assert_refused(victims[1 - at].client, at, shut=shut)
 
 
-async def refused(client: ReplicaClient, at: int, *, shut: bool) -> None:
+async def assert_refused(client: ReplicaClient, at: int, *, shut: bool) -> None:
     """The old token opens nothing at a replica, however often it was good there."""
     answer = await client.send(
         client.modern("server/discover", None), client.mirrors("server/discover", None), at=at
@@ -101,7 +101,7 @@ async def refused(client: ReplicaClient, at: int, *, shut: bool) -> None:
         assert 'error="invalid_token"' in answer.headers["www-authenticate"]
 
 
-async def what_comes_later(
+async def assert_new_token_works(
     replicas: RevocationReplicas, victims: list[OpenRequests], theirs: dict[str, Any], *, shut: bool
 ) -> None:
     """Who signs in again is served, and finds its tasks ended and what was revoked of sessions."""

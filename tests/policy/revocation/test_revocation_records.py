@@ -25,12 +25,14 @@ BOB = TenantContext(
     issued_at=int(NOW) - 10,
     client_id="agent",
 )
-ROBOT = msgspec.structs.replace(BOB, subject="robot", subject_kind="client", client_id=None)
+ROBOT_CALLER = msgspec.structs.replace(BOB, subject="robot", subject_kind="client", client_id=None)
 AGENT = msgspec.structs.replace(BOB, subject="alice", actor="bob")
 UNDATED_CALLER = msgspec.structs.replace(BOB, issued_at=None)
 
 
-def order(block_s: float = 0.0, leeway_s: float = 0.0, **selectors: str) -> RevocationRecord:
+def ordered_revocation(
+    block_s: float = 0.0, leeway_s: float = 0.0, **selectors: str
+) -> RevocationRecord:
     record = RevocationRecord(id="", created_at=NOW, created_by="root", **selectors)
     return revocation(
         record, now=NOW, leeway_s=leeway_s, longest_s=DAY, kept_s=7 * DAY, block_s=block_s
@@ -52,8 +54,8 @@ MATCHING_CASES: list[tuple[dict[str, str], TenantContext, bool]] = [
     ({"subject": "alice"}, AGENT, True),
     ({"client": "agent"}, BOB, True),
     ({"client": "bob"}, BOB, False),
-    ({"client": "robot"}, ROBOT, True),
-    ({"client": "robot", "tenant": "globex"}, ROBOT, False),
+    ({"client": "robot"}, ROBOT_CALLER, True),
+    ({"client": "robot", "tenant": "globex"}, ROBOT_CALLER, False),
     ({"issuer": "https://id.example"}, BOB, True),
     ({"issuer": "https://other.example"}, BOB, False),
 ]
@@ -64,7 +66,11 @@ def test_a_token_must_match_every_selector(case: int) -> None:
     """They are compared exactly; a subject also matches the actor."""
     selectors, caller, reached = MATCHING_CASES[case]
     snapshot = RevocationSnapshot(
-        [order(**selectors), order(tenant="elsewhere"), order(subject="nobody")]
+        [
+            ordered_revocation(**selectors),
+            ordered_revocation(tenant="elsewhere"),
+            ordered_revocation(subject="nobody"),
+        ]
     )
 
     assert snapshot.revokes(caller, NOW) is reached
@@ -92,7 +98,7 @@ ISSUED_AT_CASES: list[tuple[dict[str, float], int | None, float, bool]] = [
 def test_the_issue_time_of_a_token_decides_whether_it_is_revoked(case: int) -> None:
     """A token without one is refused for a while."""
     how, issued_at, later, refused = ISSUED_AT_CASES[case]
-    snapshot = RevocationSnapshot([order(subject="bob", **how)])  # type: ignore[arg-type]
+    snapshot = RevocationSnapshot([ordered_revocation(subject="bob", **how)])  # type: ignore[arg-type]
     caller = msgspec.structs.replace(BOB, issued_at=issued_at)
 
     assert snapshot.revokes(caller, NOW + later) is refused
@@ -111,7 +117,7 @@ def test_a_revocation_is_kept_longer_than_any_older_token(case: int) -> None:
     """One that also blocks newer tokens stays for ever."""
     how, until = RETENTION_CASES[case]
 
-    assert order(subject="bob", **how).expires_at == until
+    assert ordered_revocation(subject="bob", **how).expires_at == until
 
 
 def test_a_suspension_is_no_revocation() -> None:

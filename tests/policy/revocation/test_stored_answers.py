@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.policy.conftest import RevocationReplicas, ended
+from tests.policy.conftest import RevocationReplicas, wait_for_end
 from tests.policy.revocation.test_replicas import ACTOR_CLAIM, ROBOT_CLAIMS
 from tests.support.client import message
 from tests.support.replicas import WITHIN_S, ReplicaClient
@@ -91,7 +91,7 @@ async def test_the_stream_of_a_revoked_token_cannot_be_resumed(
         resumed = await stack.enter_async_context(again)
 
         ordered = await replicas.commands.order("revoke", *order)
-        await ended(resumed)
+        await wait_for_end(resumed)
         await replicas.marked(f"stopped {name}")
 
         async def is_refused() -> bool:

@@ -18,11 +18,11 @@ from gatepost.storage.revocations import SUBJECT, RevocationRecord
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import IssuerUnavailable, RevokedToken
-from tests.policy.revocation.test_revocation_records import BOB, NOW, order
+from tests.policy.revocation.test_revocation_records import BOB, NOW, ordered_revocation
 
 pytestmark = pytest.mark.requirement("CO3")
 
-REVOCATION = order(subject="bob")
+REVOCATION = ordered_revocation(subject="bob")
 
 
 class UnreachableRecords(MemoryRecords):

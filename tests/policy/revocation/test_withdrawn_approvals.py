@@ -22,7 +22,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
-from tests.policy.revocation.test_revocation_records import MATCHING_CASES, NOW, order
+from tests.policy.revocation.test_revocation_records import MATCHING_CASES, NOW, ordered_revocation
 from tests.support.endpoint import a_caller
 from tests.support.runners import (
     ACME,
@@ -45,7 +45,7 @@ ALICE = a_caller(issued_at=int(NOW) - 100)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "POLL_S", 0.02)
 
 
@@ -91,7 +91,7 @@ async def test_an_order_withdraws_the_approvals_of_exactly_its_callers(
             scope = GrantScope(uses=3) if what == "granted" else None
             await remote.service.approve(ACME, request.id, CAROL, grant=scope)
 
-    assert await deployment.shut(order(**selectors)) == (4 if reached else 0)
+    assert await deployment.shut(ordered_revocation(**selectors)) == (4 if reached else 0)
     assert len(await remote.service.waiting(ACME)) == (0 if reached else 1)
     assert len(await remote.service.granting.all(ACME)) == (0 if reached else 1)
     states = {request.state for request in await remote.service.history(ACME)}
@@ -112,7 +112,7 @@ async def test_waiting_scripts_of_revoked_callers_are_withdrawn(
     await approvals.request([script], caller=caller, max_waiting=9)
     [waits] = await here.service.waiting(ACME)
     assert (waits.caller.actor, waits.caller.kind) == (caller.actor, caller.subject_kind)
-    record = order(**selectors)
+    record = ordered_revocation(**selectors)
     deployment.learn(record)
 
     assert len(await here.service.waiting(ACME)) == (0 if reached else 1)
@@ -134,7 +134,7 @@ async def test_a_caller_that_signed_in_again_keeps_its_new_requests(deployment: 
     """This holds whenever a server reads the order, even an hour later."""
     here, remote = deployment.replicas
     old = await here.asked(caller=ALICE, what="old")
-    record = order(subject="alice")
+    record = ordered_revocation(subject="alice")
     deployment.learn(record)
     deployment.clock.now += 1
     fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW) + 1)
@@ -145,7 +145,7 @@ async def test_a_caller_that_signed_in_again_keeps_its_new_requests(deployment: 
     assert (await state_of(remote, old)) == "withdrawn"
 
 
-def asked_for(deployment: Revocable) -> Callable[[], Awaitable[bool]]:
+def has_request(deployment: Revocable) -> Callable[[], Awaitable[bool]]:
     """Return a check whether the first request is there."""
 
     async def is_there() -> bool:
@@ -154,7 +154,7 @@ def asked_for(deployment: Revocable) -> Callable[[], Awaitable[bool]]:
     return is_there
 
 
-async def begun(
+async def begun_call(
     deployment: Revocable, by: TenantContext
 ) -> tuple[ApprovalRequest, "asyncio.Task[Outcome]"]:
     """Begin a call of Alice's that *by* has approved; it runs until the deployment's gate opens."""
@@ -172,7 +172,7 @@ async def state_of(replica: ApprovalReplica, request: ApprovalRequest) -> str:
     return expired.state
 
 
-def aged(details: bytes) -> bytes:
+def as_old_version(details: bytes) -> bytes:
     """Return *details* as stored by a version without the actor and the age of the token."""
 
     def without(value: object) -> object:
@@ -201,7 +201,7 @@ async def test_requests_of_an_older_version_are_judged_by_their_age(
 ) -> None:
     """Requests from about the same time are withdrawn, too, as clocks may differ."""
     here, remote = deployment.replicas
-    record = order(subject="alice")
+    record = ordered_revocation(subject="alice")
     deployment.clock.now = NOW + later_s
     fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW + 1000))
     for what in ("asked", "granted"):
@@ -212,11 +212,11 @@ async def test_requests_of_an_older_version_are_judged_by_their_age(
     for approval_id in await tenant.approvals.undecided():
         stored = await tenant.approvals.get(approval_id)
         assert stored is not None
-        old = msgspec.structs.replace(stored, details=aged(stored.details))
+        old = msgspec.structs.replace(stored, details=as_old_version(stored.details))
         assert await tenant.approvals.replace(old)
     [grant] = await tenant.grants.all(deployment.clock.now)
     await tenant.grants.revoke(grant.id)
-    await tenant.grants.add(msgspec.structs.replace(grant, details=aged(grant.details)))
+    await tenant.grants.add(msgspec.structs.replace(grant, details=as_old_version(grant.details)))
 
     assert await deployment.shut(record) == (3 if reached else 0)
     assert len(await remote.service.granting.all(ACME)) == (0 if reached else 1)
@@ -227,7 +227,7 @@ async def test_an_unused_approval_of_a_revoked_approver_is_withdrawn(deployment:
     here, remote = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, BOB)
-    deployment.learn(order(subject="bob"))
+    deployment.learn(ordered_revocation(subject="bob"))
 
     assert failure_kind(await remote.call(caller=ALICE, what="a")) == "approval_pending"
     assert await state_of(here, request) == "withdrawn"
@@ -242,7 +242,7 @@ async def test_a_grant_of_a_revoked_approver_does_not_count(deployment: Revocabl
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9, when="true"))
     assert text_of(await remote.call(caller=ALICE, what="b")) == "b 0 1"
-    record = order(subject="bob")
+    record = ordered_revocation(subject="bob")
     deployment.learn(record)
 
     assert failure_kind(await remote.call(caller=ALICE, what="b")) == "approval_pending"
@@ -256,9 +256,9 @@ async def test_a_running_call_finishes_after_its_approver_is_revoked(deployment:
     """Its approval is used, so the call is not asked about again."""
     _, remote = deployment.replicas
     deployment.gate = asyncio.Event()
-    request, running = await begun(deployment, BOB)
+    request, running = await begun_call(deployment, BOB)
 
-    assert await deployment.shut(order(subject="bob")) == 0
+    assert await deployment.shut(ordered_revocation(subject="bob")) == 0
     deployment.gate.set()
     assert text_of(await running) == "a 0 1"
     assert await state_of(remote, request) == "used"
@@ -268,8 +268,8 @@ async def test_a_stopped_call_makes_no_new_request(deployment: Revocable) -> Non
     """A caller that signs in again and repeats the call learns that part of it may be done."""
     _, remote = deployment.replicas
     deployment.gate = asyncio.Event()
-    _, running = await begun(deployment, CAROL)
-    record = order(subject="alice")
+    _, running = await begun_call(deployment, CAROL)
+    record = ordered_revocation(subject="alice")
     deployment.learn(record)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -288,11 +288,11 @@ async def test_the_first_of_two_approvals_is_removed_with_its_approver(edits: bo
     deployment = Revocable(rules=TWO_APPROVALS)
     here, remote = deployment.replicas
     call = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
-    await run_until(asked_for(deployment))
+    await run_until(has_request(deployment))
     [request] = await here.service.waiting(ACME)
     edited = b'{"what": "theirs"}' if edits else None
     seen = (await here.service.approve(ACME, request.id, BOB, edited=edited)).digest
-    deployment.learn(order(subject="bob"))
+    deployment.learn(ordered_revocation(subject="bob"))
 
     if edits:
         with pytest.raises(Undecidable, match="not what you saw"):
@@ -310,7 +310,7 @@ async def test_a_rejection_of_a_revoked_approver_stays(deployment: Revocable) ->
     request = await here.asked(caller=ALICE, what="a")
     await here.service.reject(ACME, request.id, BOB, "Never.")
 
-    assert await deployment.shut(order(subject="bob")) == 0
+    assert await deployment.shut(ordered_revocation(subject="bob")) == 0
     assert "Never." in text_of(await remote.call(caller=ALICE, what="a"))
 
 
@@ -321,7 +321,7 @@ async def test_a_revocation_never_names_the_command_line(deployment: Revocable) 
         request = await here.asked(caller=ALICE, what=what)
         await here.service.approve(ACME, request.id, Operator("bob"), grant=scope)
 
-    assert await deployment.shut(order(subject="bob")) == 0
+    assert await deployment.shut(ordered_revocation(subject="bob")) == 0
     assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
 
 
@@ -329,7 +329,7 @@ async def test_a_waiting_caller_learns_that_its_request_is_withdrawn(deployment:
     """A waiting call of a revoked caller is answered; the approver does not matter."""
     here, remote = deployment.replicas
     call = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
-    await run_until(asked_for(deployment))
+    await run_until(has_request(deployment))
     [request] = await remote.service.waiting(ACME)
     # Only the other replica has read it yet.
     revoked = deployment.replica(is_revoked=lambda caller: caller.subject == "alice")
@@ -339,7 +339,7 @@ async def test_a_waiting_caller_learns_that_its_request_is_withdrawn(deployment:
     assert text_of(await call) == WITHDRAWN
 
 
-async def test_an_outage_only_delays_a_withdrawal(
+async def test_an_outage_delays_but_does_not_stop_withdrawing_approvals(
     deployment: Revocable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests of revoked callers are withdrawn once the database is back."""
@@ -357,7 +357,7 @@ async def test_an_outage_only_delays_a_withdrawal(
         return await withdrawing(tenant)
 
     monkeypatch.setattr(remote.service, "withdraw", failing)
-    record = order(subject="alice", tenant=ACME)
+    record = ordered_revocation(subject="alice", tenant=ACME)
     deployment.learn(record)
     withdrawn_approvals = WithdrawnApprovals(deployment.records, remote.service, pause=pause)
     withdrawn_approvals.begin([record])

@@ -8,22 +8,30 @@ from gatepost.policy.approvals.grants import PAGE
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
-from tests.policy.revocation.test_revocation_records import AGENT, BOB, ROBOT, order
+from tests.policy.revocation.test_revocation_records import (
+    AGENT,
+    BOB,
+    ROBOT_CALLER,
+    ordered_revocation,
+)
 from tests.policy.revocation.test_withdrawn_approvals import RULES, Revocable
 from tests.support.runners import ACME, CAROL
 
 pytestmark = pytest.mark.requirement("CO2")
 
 ALICE = msgspec.structs.replace(AGENT, actor=None)
-OTHER_CALLER = msgspec.structs.replace(ROBOT, subject="other")
+OTHER_CALLER = msgspec.structs.replace(ROBOT_CALLER, subject="other")
 REVOCATION_ORDERS = {
-    "who acts": (order(subject="bob"), {AGENT, BOB}),
-    "for whom": (order(subject="alice"), {AGENT, ALICE}),
-    "a program that names no client": (order(client="robot", tenant=ACME), {ROBOT}),
-    "everybody": (order(tenant=ACME), {AGENT, ALICE, BOB, OTHER_CALLER, ROBOT}),
-    "nobody": (order(tenant="globex"), set()),
+    "who acts": (ordered_revocation(subject="bob"), {AGENT, BOB}),
+    "for whom": (ordered_revocation(subject="alice"), {AGENT, ALICE}),
+    "a program that names no client": (
+        ordered_revocation(client="robot", tenant=ACME),
+        {ROBOT_CALLER},
+    ),
+    "everybody": (ordered_revocation(tenant=ACME), {AGENT, ALICE, BOB, OTHER_CALLER, ROBOT_CALLER}),
+    "nobody": (ordered_revocation(tenant="globex"), set()),
 }
-CALLERS = (AGENT, ALICE, BOB, OTHER_CALLER, ROBOT)
+CALLERS = (AGENT, ALICE, BOB, OTHER_CALLER, ROBOT_CALLER)
 
 
 @pytest.mark.parametrize(("cut", "reached"), REVOCATION_ORDERS.values(), ids=REVOCATION_ORDERS)
@@ -43,7 +51,7 @@ async def test_an_order_matches_exactly_the_named_callers(
     given_grants = {grant.subject: grant for grant in await tenant.grants.page("", PAGE)}
     for number in range(PAGE):
         await tenant.grants.add(msgspec.structs.replace(given_grants["robot"], id=f"{number:03}"))
-    more = PAGE if ROBOT in reached else 0
+    more = PAGE if ROBOT_CALLER in reached else 0
 
     assert await deployment.shut(cut) == 4 * len(reached) + more
     remaining = {(caller.subject, caller.actor) for caller in CALLERS if caller not in reached}

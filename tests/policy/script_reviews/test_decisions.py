@@ -20,7 +20,7 @@ OLD_SCRIPT, NEW_SCRIPT = (
 )
 
 
-async def submitted(
+async def submit_script(
     deployment: ApprovalDeployment, script: Script = NEW_SCRIPT, *, by: str = "alice"
 ) -> ScriptApprovals:
     """Submit *script* as the user *by*; return the script approvals of the tenant."""
@@ -37,7 +37,7 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     replica = deployment.replica()
     call = await replica.asked(what="a")
     deployment.clock.now += 1
-    approvals = await submitted(deployment, OLD_SCRIPT)
+    approvals = await submit_script(deployment, OLD_SCRIPT)
     await approvals.approve(OLD_SCRIPT, by=ROOT)
     await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
 
@@ -61,7 +61,7 @@ async def test_an_unfit_approver_cannot_decide_about_a_script() -> None:
     """Such are the submitter, an approver who is no admin, another tenant's admin, a machine."""
     deployment = ApprovalDeployment()
     replica = deployment.replica()
-    approvals = await submitted(deployment)
+    approvals = await submit_script(deployment)
     [script] = await replica.service.waiting(ACME)
     admin = {"roles": frozenset({"admin"})}
     others = {
@@ -84,7 +84,7 @@ async def test_only_the_script_that_was_seen_is_approved() -> None:
     """A newer one of the same name is another request, and the one seen is gone."""
     deployment = ApprovalDeployment()
     replica = deployment.replica()
-    approvals = await submitted(deployment, OLD_SCRIPT)
+    approvals = await submit_script(deployment, OLD_SCRIPT)
     [seen] = await replica.service.waiting(ACME)
     await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
 
@@ -98,7 +98,7 @@ async def test_a_rejected_script_no_longer_waits() -> None:
     """The approved one stays approved."""
     deployment = ApprovalDeployment()
     replica = deployment.replica()
-    approvals = await submitted(deployment, OLD_SCRIPT)
+    approvals = await submit_script(deployment, OLD_SCRIPT)
     await approvals.approve(OLD_SCRIPT, by=ROOT)
     await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
     [script] = await replica.service.waiting(ACME)
@@ -123,7 +123,7 @@ async def test_a_rejected_script_is_in_the_history_among_the_calls() -> None:
         call = await deployment.replica().asked(what=f"{number}")
         await service.reject(ACME, call.id, BOB, "")
         deployment.clock.now += 1
-        await submitted(deployment, Script(f"report-{number}", b"1", "workspace"))
+        await submit_script(deployment, Script(f"report-{number}", b"1", "workspace"))
         [script] = await service.waiting(ACME)
         await service.reject(ACME, script.id, ADMIN, f"reason {number}")
         ids += [call.id, script.id]
@@ -146,7 +146,7 @@ async def test_a_rejected_script_can_be_approved_after_all() -> None:
     """
     deployment = ApprovalDeployment()
     service = deployment.replica().service
-    approvals = await submitted(deployment)
+    approvals = await submit_script(deployment)
     [script] = await service.waiting(ACME)
     rejected = await service.reject(ACME, script.id, ADMIN, "Not tested.")
 
@@ -174,7 +174,7 @@ async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
     deployment = ApprovalDeployment(keep_s=60)
     replica = deployment.replica()
     service = replica.service
-    approvals = await submitted(deployment)
+    approvals = await submit_script(deployment)
     [script] = await service.waiting(ACME)
     await service.reject(ACME, script.id, ADMIN, "")
     deployment.clock.now += 60
@@ -201,7 +201,7 @@ async def test_the_approver_who_rejected_a_script_can_be_erased() -> None:
     """The person's name and reason are erased, and the script stays rejected."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
-    approvals = await submitted(deployment)
+    approvals = await submit_script(deployment)
     [script] = await service.waiting(ACME)
     await service.reject(ACME, script.id, ADMIN, "Ada says no.")
 
@@ -220,7 +220,7 @@ async def test_an_erased_person_cannot_approve_their_own_rejected_script() -> No
     """The person could sign in again as an admin, so only an operator may approve the script."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
-    approvals = await submitted(deployment)
+    approvals = await submit_script(deployment)
     alice = a_caller(subject="alice", roles=frozenset({"admin"}))
     [script] = await service.waiting(ACME)
     await service.reject(ACME, script.id, ADMIN, "Not tested.")
@@ -242,7 +242,7 @@ async def test_the_approver_of_a_script_can_be_erased() -> None:
     """The approver's name and id are erased, and the script still runs."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
-    approvals = await submitted(deployment)
+    approvals = await submit_script(deployment)
     [script] = await service.waiting(ACME)
     ada = msgspec.structs.replace(ADMIN, claims={"name": "Ada L."})
     await service.approve(ACME, script.id, ada)
@@ -271,7 +271,7 @@ async def test_the_operator_may_allow_any_script(waits: bool) -> None:
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
     )
     if waits:
-        await submitted(deployment)
+        await submit_script(deployment)
     woken: list[bytes] = []
 
     async def are_woken() -> bool:
@@ -313,7 +313,7 @@ async def test_a_decision_about_a_script_is_recorded_before_it_counts(verdict: s
     """The record is written first, and corrected where another decision came first."""
     deployment = ApprovalDeployment()
     other_service = deployment.replica().service
-    approvals = await submitted(deployment)
+    approvals = await submit_script(deployment)
     [script] = await other_service.waiting(ACME)
     own_request: list[str] = []
 

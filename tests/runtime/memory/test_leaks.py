@@ -91,7 +91,7 @@ def no_collector() -> Iterator[None]:
         gc.collect()
 
 
-def living(kinds: tuple[type, ...]) -> Counter[str]:
+def live_objects(kinds: tuple[type, ...]) -> Counter[str]:
     """The live objects of these types, by type."""
     return Counter(
         type(value).__qualname__ for value in gc.get_objects() if isinstance(value, kinds)
@@ -132,12 +132,12 @@ def test_a_finished_call_is_freed_without_the_garbage_collector(
 ) -> None:
     """Its objects, arguments and closed connections may have megabytes."""
     asyncio.run(repeat(name, traffic, 2))
-    eventually(lambda: not living(OF_A_CALL), within=WITHIN_S)
+    eventually(lambda: not live_objects(OF_A_CALL), within=WITHIN_S)
     before = texts()
     asyncio.run(repeat(name, traffic, REPETITIONS))
 
     kinds = OF_A_CALL if name in LEFT_STREAMS else OF_A_CALL + OF_A_CONNECTION
-    eventually(lambda: not living(kinds), within=WITHIN_S)
+    eventually(lambda: not live_objects(kinds), within=WITHIN_S)
     eventually(lambda: texts() - before < REPETITIONS, within=WITHIN_S)
 
 
@@ -148,6 +148,6 @@ def test_a_stream_left_by_its_client_is_garbage_collected(name: str, traffic: Be
 
     def is_gone() -> bool:
         gc.collect()
-        return not living(OF_A_STREAM)
+        return not live_objects(OF_A_STREAM)
 
     eventually(is_gone, within=WITHIN_S)

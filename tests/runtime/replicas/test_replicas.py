@@ -40,12 +40,12 @@ def replicas(
             yield replicas
 
 
-async def bounce(replicas: BalancedReplicas, number: int) -> None:
+async def restart_replica(replicas: BalancedReplicas, number: int) -> None:
     """Kill a replica and bring it back."""
     await asyncio.to_thread(replicas.restart, number)
 
 
-async def poll(client: ReplicaClient, task_id: str, status: str) -> dict[str, object]:
+async def task_with_status(client: ReplicaClient, task_id: str, status: str) -> dict[str, object]:
     """A task, once it has come that far; each look goes to whichever replica comes."""
 
     async def look() -> dict[str, object]:
@@ -80,7 +80,7 @@ async def test_a_session_works_and_ends_at_every_replica(
         for _ in range(4):
             assert (await client.within(session, "ping")).status_code == 200
         assert await client.delete(session, at=1) == 204
-        await bounce(replicas, 0)
+        await restart_replica(replicas, 0)
 
         for at in (0, 1, None):
             assert (await client.within(session, "ping", at=at)).status_code == 404
@@ -101,7 +101,7 @@ async def test_a_round_trip_continues_at_the_other_replica(replicas: BalancedRep
             **({"requestState": answer["requestState"]} if "requestState" in answer else {}),
         }
         done = await client.ask("tools/call", retry, capabilities=FORMS)
-        await bounce(replicas, 0)
+        await restart_replica(replicas, 0)
 
     assert done["content"][0]["text"] == f"purged {name}"
     assert replicas.marks(f"purged {name}") == 1
@@ -126,7 +126,7 @@ async def test_an_answer_at_one_replica_reaches_the_waiting_call_at_the_other(
             "POST", _encoded(body), {"Mcp-Session-Id": session}, at=1
         ) as stream:
             client_request = await stream.until("elicitation/create")
-            await bounce(replicas, 0)
+            await restart_replica(replicas, 0)
             answer = {"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPT_ANSWER}
             assert await client.post(session, answer, at=0) == 202
             done = await stream.until("")
@@ -147,8 +147,8 @@ async def test_a_task_outlives_the_replica_that_runs_it(replicas: BalancedReplic
         replicas.kill(0)
         await replicas.marked(f"rebuilding {name}", 2)
         replicas.let_go(name)
-        ended = await poll(client, task["taskId"], "completed")
-        await bounce(replicas, 0)
+        ended = await task_with_status(client, task["taskId"], "completed")
+        await restart_replica(replicas, 0)
         again = await client.ask("tasks/get", {"taskId": task["taskId"]}, at=0, capabilities=TASKS)
         with pytest.raises(AssertionError, match="-32602"):
             await other.ask("tasks/get", {"taskId": task["taskId"]}, capabilities=TASKS)
@@ -168,8 +168,8 @@ async def test_a_task_that_must_not_repeat_fails_with_an_unknown_outcome(
         await replicas.marked(f"paying {name}")
         replicas.kill(0)
         replicas.let_go(name)
-        ended = await poll(client, task["taskId"], "failed")
-        await bounce(replicas, 0)
+        ended = await task_with_status(client, task["taskId"], "failed")
+        await restart_replica(replicas, 0)
         again = await client.ask("tasks/get", {"taskId": task["taskId"]}, at=0, capabilities=TASKS)
 
     assert (ended["status"], ended["error"]) == (again["status"], again["error"])
@@ -184,9 +184,9 @@ async def test_a_task_can_be_cancelled_at_another_replica(replicas: BalancedRepl
     async with replicas.client() as client:
         task = await client.ask("tools/call", call("pay", name=name), at=1, capabilities=TASKS)
         await replicas.marked(f"paying {name}")
-        await bounce(replicas, 0)
+        await restart_replica(replicas, 0)
         await client.ask("tasks/cancel", {"taskId": task["taskId"]}, at=0, capabilities=TASKS)
-        await poll(client, task["taskId"], "cancelled")
+        await task_with_status(client, task["taskId"], "cancelled")
         replicas.let_go(name)
 
         assert await client.say(at=1)
@@ -214,7 +214,7 @@ async def test_a_change_at_one_replica_is_announced_at_the_other(
                     "notifications/resources/updated",
                     "notifications/tools/list_changed",
                 }
-                await bounce(replicas, 0)
+                await restart_replica(replicas, 0)
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(foreign.next(), 0.2)
 
@@ -230,7 +230,7 @@ async def test_a_subscription_is_kept_for_the_session(
         subscribed = await client.within(session, "resources/subscribe", {"uri": "note://b"}, at=0)
         assert subscribed.json()["result"] == {}
         async with client.stream("GET", headers={"Mcp-Session-Id": session}, at=1) as stream:
-            await bounce(replicas, 0)
+            await restart_replica(replicas, 0)
             await client.ask("tools/call", call("touch", name="b"), at=0)
 
             assert await _two(stream) == {
@@ -256,7 +256,7 @@ async def test_a_cancellation_reaches_its_call_at_the_other_replica(
         )
         await replicas.marked(f"holding {name}")
         await replicas.marked(f"holding {theirs}")
-        await bounce(replicas, 0)
+        await restart_replica(replicas, 0)
         note = {
             "jsonrpc": "2.0",
             "method": "notifications/cancelled",
@@ -299,7 +299,7 @@ async def test_a_lost_stream_is_resumed_at_the_other_replica(
         async with client.stream("POST", _encoded(body), head, at=1) as stream:
             await stream.until("notifications/progress")
             last = stream.last_id
-        await bounce(replicas, 0)
+        await restart_replica(replicas, 0)
         replicas.let_go(name)
         async with client.stream("GET", headers={**head, "Last-Event-ID": last}, at=0) as again:
             done = await again.until("")
@@ -325,7 +325,7 @@ async def test_a_retried_call_has_one_effect(replicas: BalancedReplicas) -> None
         answers = [await first, await second]
         replicas.kill(0)
         answers.append(await client.ask("tools/call", call("pay", name=name), headers=key))
-        await bounce(replicas, 0)
+        await restart_replica(replicas, 0)
         answers.append(await client.ask("tools/call", call("pay", name=name), at=0, headers=key))
 
     assert {answer["content"][0]["text"] for answer in answers} == {f"paid {name}"}

@@ -32,7 +32,7 @@ from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.telemetry.logs import configure
 from tests.architecture.source import ROOT
-from tests.storage.crashes.workload import WorkOrder, broken, pack, work
+from tests.storage.crashes.workload import WorkOrder, broken_promises, pack, work
 
 RANDOM_DELAYS = random.SystemRandom()
 # Nothing that is not killed may take longer; it would be stuck.
@@ -249,7 +249,7 @@ class Killer:
 
     async def _broken(self) -> list[str]:
         async with opened(self._config, self._toolbox, self._ring) as services:
-            return await broken(services, self._told)
+            return await broken_promises(services, self._told)
 
 
 def _tree(task: CrashRun) -> dict[str, Any]:

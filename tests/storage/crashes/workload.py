@@ -49,7 +49,7 @@ from tests.support.endpoint import META, VERSION, a_caller, message
 
 EFFECTS = Path("effects")
 TENANT = "acme"
-BOSS = a_caller(subject="boss", roles=frozenset({"approver"}))
+APPROVER = a_caller(subject="boss", roles=frozenset({"approver"}))
 LOOK_EVERY_S = 0.02
 """More often, and most of what is killed would be a look."""
 MAX_TRIES = 400
@@ -189,7 +189,7 @@ class CrashWorker:
                 for request in await service.waiting(TENANT):
                     # Another approver may have decided first, in this process or another.
                     with suppress(Undecidable):
-                        await service.approve(TENANT, request.id, BOSS)
+                        await service.approve(TENANT, request.id, APPROVER)
                         self.tell("approved", id=request.id)
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -204,7 +204,7 @@ class _ClosingWorker:
         self._writer.close()
 
 
-def hasten() -> None:
+def shorten_intervals() -> None:
     """Shorten leases and polls, so that the process after a killed one does not wait."""
     execution.LEASE_S, execution.RENEW_S, execution.POLL_S = 0.6, 0.1, 0.02
     service.POLL_S = 0.02
@@ -212,7 +212,7 @@ def hasten() -> None:
 
 def work(config: Config, toolbox: Toolbox, ring: KeyRing, order: WorkOrder, told: int) -> None:
     """Run the workload of one process; return only if the process is not killed."""
-    hasten()
+    shorten_intervals()
 
     async def main() -> None:
         async with opened(config, toolbox, ring) as services:
@@ -238,11 +238,11 @@ def _count(order: WorkOrder) -> Iterator[int]:
 
 
 PAGE = 500
-Told = Sequence[Mapping[str, Any]]
+RunReports = Sequence[Mapping[str, Any]]
 """What processes knew for certain, in their own words."""
 
 
-async def broken(services: Services, told: Told) -> list[str]:
+async def broken_promises(services: Services, told: RunReports) -> list[str]:
     """Each promise that does not hold, in a sentence; *told* is all since the stores were made."""
     effects = _effects()
     requests = await _requests(services)
@@ -288,7 +288,7 @@ def _once_for_each_approval(
     ]
 
 
-def _answered(told: Told, effects: Counter[str], rows: Sequence[AuditRow]) -> list[str]:
+def _answered(told: RunReports, effects: Counter[str], rows: Sequence[AuditRow]) -> list[str]:
     calls = {json.loads(row.body).get("request_id"): row for row in rows if row.kind == "call"}
     problems = []
     for one in told:
@@ -305,7 +305,7 @@ def _answered(told: Told, effects: Counter[str], rows: Sequence[AuditRow]) -> li
 
 
 def _decided(
-    told: Told, requests: Mapping[str, ApprovalRequest], rows: Sequence[AuditRow]
+    told: RunReports, requests: Mapping[str, ApprovalRequest], rows: Sequence[AuditRow]
 ) -> list[str]:
     on_record = _approved_on_record(rows)
     problems = []

@@ -20,14 +20,14 @@ import httpx2
 import msgspec
 import pytest
 
-from tests.support.client import MODERN, message
+from tests.support.client import MODERN_REVISION, message
 from tests.support.measuring import eventually
 from tests.support.replicas import ReplicaClient, ReplicaStream
 from tests.support.server import Server
 from tests.upstreams.across_revisions.test_real_clients import PIXEL, WITHIN_S, Bridge, Era, bridge
 
 __all__ = ["bridge"]  # a fixture
-REVISIONS = [MODERN, "2025-11-25", "2025-06-18", "2025-03-26"]
+REVISIONS = [MODERN_REVISION, "2025-11-25", "2025-06-18", "2025-03-26"]
 SESSION_REVISIONS = REVISIONS[:-1]
 """Those that know elicitation."""
 ACCEPT_ANSWER = {"action": "accept", "content": {"yes": True}}
@@ -63,12 +63,12 @@ class RevisionCaller:
         self.capabilities: dict[str, Any] = (
             {"elicitation": {}} if revision in SESSION_REVISIONS else {}
         )
-        if revision == MODERN:
+        if revision == MODERN_REVISION:
             self.capabilities = {"elicitation": {"form": {}}}
 
     @property
     def is_modern(self) -> bool:
-        return self.revision == MODERN
+        return self.revision == MODERN_REVISION
 
     async def open(self) -> None:
         """Open a session, where there are sessions."""
@@ -100,7 +100,7 @@ class RevisionCaller:
             meta = {"progressToken": f"p{identity}"}
             return message(method, {**params, "_meta": meta}, identity), self._headers
         meta = {
-            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/protocolVersion": MODERN_REVISION,
             "io.modelcontextprotocol/clientCapabilities": self.capabilities,
             "progressToken": f"p{identity}",
         }
@@ -210,8 +210,11 @@ async def _messages(answer: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def calling(
-    gate: Server, revision: str = MODERN, scope: str = "mcp:modern mcp:session", **claims: Any
+async def open_caller(
+    gate: Server,
+    revision: str = MODERN_REVISION,
+    scope: str = "mcp:modern mcp:session",
+    **claims: Any,
 ) -> AsyncIterator[RevisionCaller]:
     """A caller of a running gate."""
     headers = {
@@ -232,18 +235,18 @@ every_cell = [
 names = count()
 
 
-def cells(test: object) -> object:
+def each_cell(test: object) -> object:
     """One test for each caller and upstream."""
     for mark in every_cell:
         test = mark(test)
     return test
 
 
-@cells
+@each_cell
 async def test_a_call_runs_once_in_every_revision(bridge: Bridge, revision: str, era: Era) -> None:
     """The tool runs once; revisions with structured values get one."""
     before = bridge.servers[era].did["count"]
-    async with calling(bridge.gate, revision) as caller:
+    async with open_caller(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__count")
         answered = await caller.call(f"mcp_{era}__count", upto=0)
 
@@ -255,12 +258,12 @@ async def test_a_call_runs_once_in_every_revision(bridge: Bridge, revision: str,
     assert bridge.servers[era].did["count"] == before + 1
 
 
-@cells
+@each_cell
 async def test_progress_reaches_the_caller_in_every_revision(
     bridge: Bridge, revision: str, era: Era
 ) -> None:
     """The reports have the caller's own token."""
-    async with calling(bridge.gate, revision) as caller:
+    async with open_caller(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__count")
         answered = await caller.call(f"mcp_{era}__count", upto=3)
 
@@ -272,14 +275,14 @@ async def test_progress_reaches_the_caller_in_every_revision(
     assert token.startswith("p")
 
 
-@cells
+@each_cell
 async def test_a_cancellation_reaches_the_upstream_in_every_revision(
     bridge: Bridge, revision: str, era: Era
 ) -> None:
     """The running call is stopped at the upstream."""
     did = bridge.servers[era].did
     begun, cancelled = did["begun"], did["cancelled"]
-    async with calling(bridge.gate, revision) as caller:
+    async with open_caller(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__wait")
         await caller.cancelled(f"mcp_{era}__wait", lambda: did["begun"] > begun)
         await asyncio.to_thread(eventually, lambda: did["cancelled"] > cancelled, within=WITHIN_S)
@@ -287,14 +290,14 @@ async def test_a_cancellation_reaches_the_upstream_in_every_revision(
     assert (did["begun"], did["cancelled"]) == (begun + 1, cancelled + 1)
 
 
-@cells
+@each_cell
 async def test_an_elicitation_reaches_the_client_in_every_revision(
     bridge: Bridge, revision: str, era: Era
 ) -> None:
     """The question names its server; a client that cannot be asked gets an error."""
     did = bridge.servers[era].did
     before = did["removed"]
-    async with calling(bridge.gate, revision) as caller:
+    async with open_caller(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__remove")
         answered = await caller.call(f"mcp_{era}__remove")
 
@@ -309,12 +312,12 @@ async def test_an_elicitation_reaches_the_client_in_every_revision(
         assert did["removed"] == before
 
 
-@cells
+@each_cell
 async def test_an_image_arrives_byte_for_byte_in_every_revision(
     bridge: Bridge, revision: str, era: Era
 ) -> None:
     """Byte by byte."""
-    async with calling(bridge.gate, revision) as caller:
+    async with open_caller(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__cover")
         answered = await caller.call(f"mcp_{era}__cover")
 
@@ -322,12 +325,12 @@ async def test_an_image_arrives_byte_for_byte_in_every_revision(
     assert (picture["mimeType"], picture["data"]) == ("image/png", b64encode(PIXEL).decode())
 
 
-@cells
+@each_cell
 async def test_an_error_of_the_tool_arrives_in_every_revision(
     bridge: Bridge, revision: str, era: Era
 ) -> None:
     """The tool's own sentence arrives as the tool's failure."""
-    async with calling(bridge.gate, revision) as caller:
+    async with open_caller(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__fail")
         answered = await caller.call(f"mcp_{era}__fail")
 
@@ -335,13 +338,13 @@ async def test_an_error_of_the_tool_arrives_in_every_revision(
     assert "out of paper" in answered.text
 
 
-@cells
+@each_cell
 async def test_a_list_change_is_announced_in_every_revision(
     bridge: Bridge, revision: str, era: Era
 ) -> None:
     """A change announced by the upstream is announced to clients, and the new tool is listed."""
     name = f"added_{next(names)}"
-    async with calling(bridge.gate, revision) as caller:
+    async with open_caller(bridge.gate, revision) as caller:
         await caller.listed(f"mcp_{era}__publish")
         async with caller.told_of_changes() as stream:
             await caller.call(f"mcp_{era}__publish", name=name)

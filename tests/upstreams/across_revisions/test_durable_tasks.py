@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import commands
 from tests.support.endpoint import TASKS
-from tests.support.internet import DESCRIPTION, Posted, ScriptedServer, result
+from tests.support.internet import DESCRIPTION, Posted, ScriptedServer, result_answer
 from tests.support.issuers import AsgiServer, Idp, Send
 from tests.support.measuring import eventually
 from tests.support.replicas import BalancedReplicas, ReplicaClient
@@ -42,8 +42,8 @@ class Plant(ScriptedServer):
         """The keys of the questions that were answered, by task."""
         schema = {"type": "object", "properties": {"name": {"type": "string"}}}
         self.answers |= {
-            "server/discover": result({**DESCRIPTION, "capabilities": capabilities}),
-            "tools/list": result(
+            "server/discover": result_answer({**DESCRIPTION, "capabilities": capabilities}),
+            "tools/list": result_answer(
                 {"tools": [{"name": name, "inputSchema": schema} for name in ("build", "weld")]}
             ),
             "tools/call": self.call,
@@ -56,11 +56,11 @@ class Plant(ScriptedServer):
         name = posted.body["params"]["arguments"]["name"]
         self.begun[name] += 1
         self.tasks[name] = {"taskId": name, "status": "working", **FIELDS}
-        await result({**self.tasks[name], "resultType": "task"})(posted, send)
+        await result_answer({**self.tasks[name], "resultType": "task"})(posted, send)
 
     async def get(self, posted: Posted, send: Send) -> None:
         task = self.tasks[posted.body["params"]["taskId"]]
-        await result({**task, "resultType": "complete"})(posted, send)
+        await result_answer({**task, "resultType": "complete"})(posted, send)
 
     async def update(self, posted: Posted, send: Send) -> None:
         params = posted.body["params"]
@@ -68,11 +68,11 @@ class Plant(ScriptedServer):
         arguments += [
             f"{key} {response['action']}" for key, response in params["inputResponses"].items()
         ]
-        await result({"resultType": "complete"})(posted, send)
+        await result_answer({"resultType": "complete"})(posted, send)
 
     async def cancel(self, posted: Posted, send: Send) -> None:
         self.tasks[posted.body["params"]["taskId"]]["status"] = "cancelled"
-        await result({"resultType": "complete"})(posted, send)
+        await result_answer({"resultType": "complete"})(posted, send)
 
     def polled(self, name: str) -> bool:
         """Whether the gate has asked for the task, which it does once the task is durable."""
@@ -113,7 +113,7 @@ class Factory:
         self._run("approvals", "approve", *which, "--digest", digest)
 
     def _run(self, *words: str) -> str:
-        code, output, complaints = commands.ended(*words, cwd=self.replicas.folder)
+        code, output, complaints = commands.completed(*words, cwd=self.replicas.folder)
         assert code == 0, complaints
         return output
 

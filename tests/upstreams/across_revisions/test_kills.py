@@ -33,8 +33,8 @@ WITHIN_S = 60
 UNKNOWN_OUTCOME = "It is unknown whether shop carried out the call."
 NOTHING_SENT = ("Nothing was sent", "Call again")
 RANDOM_MOMENTS = random.Random(13)
-LONG_TIMEOUT_S = 0.7
-"""How many of the callers answer only when the replica is gone."""
+LATE_ANSWER_PROBABILITY = 0.7
+"""The part of the callers that answer only when the replica is gone."""
 
 
 class Shop(MCPServer):
@@ -128,7 +128,7 @@ class Killing:
         counts[name] += 1
         params["inputResponses"] = dict.fromkeys(first["inputRequests"], ACCEPT_ANSWER)
         params["requestState"] = first["requestState"]
-        if RANDOM_MOMENTS.random() < LONG_TIMEOUT_S:
+        if RANDOM_MOMENTS.random() < LATE_ANSWER_PROBABILITY:
             await killed.wait()
         else:
             await asyncio.sleep(RANDOM_MOMENTS.uniform(0, 0.3))
@@ -163,7 +163,7 @@ class Killing:
 
 
 @pytest.fixture(scope="module")
-def killing(
+def killed_replicas(
     idp: Idp,
     tmp_path_factory: pytest.TempPathFactory,
     postgres_server: Postgres,
@@ -202,25 +202,25 @@ def killing(
 
 
 @pytest.fixture
-async def ready(killing: Killing) -> Killing:
+async def ready_replicas(killed_replicas: Killing) -> Killing:
     """All replicas know the tool."""
-    async with killing.replicas.client(scope="shop") as client, asyncio.timeout(WITHIN_S):
+    async with killed_replicas.replicas.client(scope="shop") as client, asyncio.timeout(WITHIN_S):
         for at in (LIVE_REPLICA, *KILLED_REPLICAS):
             while True:
                 listed = await client.ask("tools/list", at=at)
                 if TOOL in {tool["name"] for tool in listed["tools"]}:
                     break
                 await asyncio.sleep(0.1)
-    return killing
+    return killed_replicas
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(500, marks=pytest.mark.slow)])
-async def test_a_killed_replica_runs_no_call_twice(ready: Killing, kills: int) -> None:
+async def test_a_killed_replica_runs_no_call_twice(ready_replicas: Killing, kills: int) -> None:
     """The upstream counts its calls. Each kill is a SIGKILL of a process that has such calls."""
-    before = ready.kills, ready.told.total(), ready.told["unknown"]
-    await ready.run(kills)
+    before = ready_replicas.kills, ready_replicas.told.total(), ready_replicas.told["unknown"]
+    await ready_replicas.run(kills)
 
-    assert max(ready.shop.begun.values()) == 1
-    assert ready.kills - before[0] == kills
-    assert ready.told.total() - before[1] == kills * CALLERS
-    assert ready.told["unknown"] - before[2] > kills / 2
+    assert max(ready_replicas.shop.begun.values()) == 1
+    assert ready_replicas.kills - before[0] == kills
+    assert ready_replicas.told.total() - before[1] == kills * CALLERS
+    assert ready_replicas.told["unknown"] - before[2] > kills / 2

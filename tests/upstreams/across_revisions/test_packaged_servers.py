@@ -11,15 +11,15 @@ import pytest
 
 from gatepost.runtime.services import Services
 from gatepost.upstreams.offered_names import offered_name
-from tests.support.client import MODERN
+from tests.support.client import MODERN_REVISION
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs
 from tests.support.programs import FOLDER, NODE, install
 from tests.support.server import Server, issuer_settings, running_server
-from tests.upstreams.across_revisions.test_bridge_matrix import RevisionCaller, calling
+from tests.upstreams.across_revisions.test_bridge_matrix import RevisionCaller, open_caller
 
 SECRET = "gh-secret-0123456789"
-ERAS = [MODERN, "2025-11-25"]
+ERAS = [MODERN_REVISION, "2025-11-25"]
 SCOPES = "mcp:everything mcp:files mcp:memory mcp:clock"
 APP = "ui://get-time/mcp-app.html"
 RENAMED_TOOLS = {
@@ -103,7 +103,7 @@ async def listed_tools(caller: RevisionCaller) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("revision", ERAS)
 async def test_the_everything_server_works_through_the_gate(gate: Server, revision: str) -> None:
     """A picture, progress, a question, a resource and a prompt."""
-    async with calling(gate, revision, SCOPES) as caller:
+    async with open_caller(gate, revision, SCOPES) as caller:
         await caller.listed("mcp_everything__ask")
         picture = await caller.call("mcp_everything__get_tiny_image")
         slow = await caller.call("mcp_everything__take_long", duration=0.2, steps=2)
@@ -132,10 +132,10 @@ async def test_the_everything_server_works_through_the_gate(gate: Server, revisi
 
 async def test_tools_need_the_configured_scopes(gate: Server) -> None:
     """A pattern's scopes replace the default one; without it, 403 with the scope that is needed."""
-    async with calling(gate, scope=SCOPES) as caller:
+    async with open_caller(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_everything__ask")
         refused = await caller.send("tools/call", name="mcp_everything__get_sum", arguments={})
-    async with calling(gate, scope="sums") as caller:
+    async with open_caller(gate, scope="sums") as caller:
         summed = await caller.call("mcp_everything__get_sum", a=2, b=3)
         other = await caller.send("tools/call", name="mcp_everything__ask", arguments={})
 
@@ -149,7 +149,7 @@ async def test_a_program_gets_only_the_configured_environment(
     gate: Server, logged: list[Any]
 ) -> None:
     """No variable of the server is in it, and the tenant's secret is redacted."""
-    async with calling(gate, scope=SCOPES) as caller:
+    async with open_caller(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_everything__get_env")
         output = await caller.call("mcp_everything__get_env")
 
@@ -164,7 +164,7 @@ async def test_a_program_gets_only_the_configured_environment(
 
 async def test_standard_error_goes_only_to_the_log(gate: Server, logged: list[Any]) -> None:
     """Each log line names its server."""
-    async with calling(gate, scope=SCOPES) as caller:
+    async with open_caller(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_everything__ask")
         await caller.listed("mcp_memory__read_graph")
         tools = await listed_tools(caller)
@@ -181,7 +181,7 @@ async def test_standard_error_goes_only_to_the_log(gate: Server, logged: list[An
 async def test_the_filesystem_server_stays_in_its_folder(gate: Server, folder: Path) -> None:
     """A folder that it may not read stays closed, and one that it may read is not changed."""
     shared = folder / "shared" / "a.txt"
-    async with calling(gate, scope=SCOPES) as caller:
+    async with open_caller(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_files__read_text_file")
         read = await caller.call("mcp_files__read_text_file", path=str(shared))
         written = await caller.call("mcp_files__write_file", path=str(shared), content="changed")
@@ -199,10 +199,10 @@ async def test_the_filesystem_server_stays_in_its_folder(gate: Server, folder: P
 async def test_the_memory_server_keeps_its_data_between_calls(gate: Server) -> None:
     """Different callers of a tenant share its process."""
     entity = {"name": "Ada", "entityType": "person", "observations": ["likes tests"]}
-    async with calling(gate, scope=SCOPES) as caller:
+    async with open_caller(gate, scope=SCOPES) as caller:
         await caller.listed("mcp_memory__create_entities")
         await caller.call("mcp_memory__create_entities", entities=[entity])
-    async with calling(gate, "2025-06-18", SCOPES, sub="bob") as caller:
+    async with open_caller(gate, "2025-06-18", SCOPES, sub="bob") as caller:
         graph = await caller.call("mcp_memory__read_graph")
 
     assert "likes tests" in graph.text
@@ -213,7 +213,7 @@ async def test_the_memory_server_keeps_its_data_between_calls(gate: Server) -> N
 async def test_an_app_works_with_its_page_and_its_calls(gate: Server, revision: str) -> None:
     """The tool names its page in both spellings, and the page's call reaches its own server."""
     name = offered_name("clock", "get-time")
-    async with calling(gate, revision, SCOPES) as caller:
+    async with open_caller(gate, revision, SCOPES) as caller:
         await caller.listed(name)
         tool = (await listed_tools(caller))[name]
         resources = {

@@ -27,10 +27,10 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost.upstreams import plan
-from tests.support.client import MODERN
+from tests.support.client import MODERN_REVISION
 from tests.support.issuers import AsgiServer, Idp, respond
 from tests.support.measuring import eventually
-from tests.support.programs import BrowserUser, inspector, walk_typescript
+from tests.support.programs import BrowserUser, inspector, run_typescript_client
 from tests.support.server import Server, issuer_settings, running_server
 
 PIXEL = b"\x89PNG\r\n\x1a\n"
@@ -102,7 +102,7 @@ class Books(MCPServer):
             return name
 
         self.add_tool(added, name=name)
-        if ctx.protocol_version == MODERN:
+        if ctx.protocol_version == MODERN_REVISION:
             await ctx.notify_tools_changed()
         else:
             for session in self.sessions.values():
@@ -120,7 +120,7 @@ class BeforeDiscovery:
         """Refuse requests of the modern era, and pass the others on."""
         if (
             scope["type"] == "http"
-            and dict(scope["headers"]).get(b"mcp-protocol-version") == MODERN.encode()
+            and dict(scope["headers"]).get(b"mcp-protocol-version") == MODERN_REVISION.encode()
         ):
             error = {"code": -32601, "message": "Method not found"}
             body = {"jsonrpc": "2.0", "id": None, "error": error}
@@ -277,7 +277,7 @@ async def test_the_typescript_clients_use_an_upstream(
 
     def walk() -> dict[str, Any]:
         parameters = {"url": url, "token": token, "era": era, "sdk": sdk, "mode": mode}
-        return walk_typescript("upstream_tools.mjs", BrowserUser(), **parameters)
+        return run_typescript_client("upstream_tools.mjs", BrowserUser(), **parameters)
 
     report = await anyio.to_thread.run_sync(walk)
 

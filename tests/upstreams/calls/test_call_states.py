@@ -64,7 +64,7 @@ ROUNDS = st.lists(
 )
 
 
-def driven(rounds: list[tuple[list[str], str | None]], *, anew: bool) -> list[RoundAction]:
+def call_actions(rounds: list[tuple[list[str], str | None]], *, anew: bool) -> list[RoundAction]:
     """The actions of a call; with *anew* the machine is made again for each round."""
     machine, remaining_rounds, actions = ModernCall(SERVER, CAPABILITIES, TARGET), [*rounds], []
     action = machine.begin()
@@ -91,14 +91,14 @@ def test_a_modern_caller_and_a_session_caller_make_the_same_call(
     rounds: list[tuple[list[str], str | None]],
 ) -> None:
     """A state machine restored from its kept state continues like the original."""
-    assert driven(rounds, anew=True) == driven(rounds, anew=False)
+    assert call_actions(rounds, anew=True) == call_actions(rounds, anew=False)
 
 
 @given(ROUNDS)
 def test_each_round_returns_the_upstreams_own_state_and_keys(
     rounds: list[tuple[list[str], str | None]],
 ) -> None:
-    actions = driven(rounds, anew=True)
+    actions = call_actions(rounds, anew=True)
     sent = [action for action in actions if isinstance(action, Send)]
     asked_rounds = rounds[:MAX_ROUNDS]
 

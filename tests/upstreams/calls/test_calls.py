@@ -32,7 +32,7 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.workspace import TenantWorkspace
-from tests.support.client_requests import ask_again, input_requests_of, said
+from tests.support.client_requests import call_with_responses, input_requests_of, result_text
 from tests.support.endpoint import EndpointClient, Response, a_caller
 
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
@@ -155,7 +155,7 @@ def definition(key: str = "act", **value: Any) -> Definition:
     )
 
 
-def offered(
+def offered_tool(
     calls: UpstreamCalls, server: UpstreamServer = CRM, made: Definition | None = None
 ) -> Tool:
     """The tool behind which an upstream's tool stands, as the catalogue makes it."""
@@ -213,7 +213,7 @@ class UpstreamGate:
             keyring or KeyRing.ephemeral(),
         )
         self.calls = UpstreamCalls(upstream, self.shared_store, self.keyring, **more)
-        tools = offers(self.calls) if offers else [offered(self.calls, server, definition)]
+        tools = offers(self.calls) if offers else [offered_tool(self.calls, server, definition)]
         self.client = EndpointClient(
             tools, shared_store=self.shared_store, keyring=self.keyring, records=records
         )
@@ -227,7 +227,7 @@ def key_of(response: Response) -> str:
 TOOL = "mcp_crm__act"
 
 
-def answering(message: UpstreamMessage | ConnectionFailure) -> ScriptedUpstreamCalls:
+def calls_answered_by(message: UpstreamMessage | ConnectionFailure) -> ScriptedUpstreamCalls:
     async def script(_: Exchanged) -> UpstreamMessage | ConnectionFailure:
         return message
 
@@ -244,10 +244,12 @@ async def test_the_upstream_request_is_built_from_scratch() -> None:
             "on": {"type": "boolean", "x-mcp-header": "On"},
         },
     }
-    upstream = answering(text_result("ok"))
+    upstream = calls_answered_by(text_result("ok"))
     gate = UpstreamGate(upstream, definition=definition(inputSchema=schema))
     arguments = {"region": "Zürich", "n": 3, "on": True}
-    await ask_again(gate.client, TOOL, arguments, meta={"secret": "x", "progressToken": "p"})
+    await call_with_responses(
+        gate.client, TOOL, arguments, meta={"secret": "x", "progressToken": "p"}
+    )
 
     (sent,) = upstream.exchanges
     assert sent.params == {"name": "act", "arguments": arguments}
@@ -261,13 +263,13 @@ async def test_the_upstream_request_is_built_from_scratch() -> None:
 
 
 async def test_the_idempotency_key_is_forwarded_as_another_one_per_caller() -> None:
-    upstream = answering(text_result("ok"))
+    upstream = calls_answered_by(text_result("ok"))
     gate = UpstreamGate(upstream)
     meta = {"io.gatepost/idempotency-key": "k"}
-    await ask_again(gate.client, TOOL, meta=meta)
+    await call_with_responses(gate.client, TOOL, meta=meta)
     gate.client.caller = a_caller(subject="bob")
-    await ask_again(gate.client, TOOL, meta=meta)
-    await ask_again(gate.client, TOOL)
+    await call_with_responses(gate.client, TOOL, meta=meta)
+    await call_with_responses(gate.client, TOOL)
 
     alices, bobs, without = (exchange.options.idempotency_key for exchange in upstream.exchanges)
     assert alices is not None
@@ -277,9 +279,9 @@ async def test_the_idempotency_key_is_forwarded_as_another_one_per_caller() -> N
 
 
 async def test_a_stateful_server_has_a_session_for_each_caller() -> None:
-    upstream = answering(text_result("ok"))
+    upstream = calls_answered_by(text_result("ok"))
     gate = UpstreamGate(upstream, server=msgspec.structs.replace(CRM, stateful=True))
-    await ask_again(gate.client, TOOL)
+    await call_with_responses(gate.client, TOOL)
 
     assert upstream.principals == [gate.client.caller.principal_key]
 
@@ -320,7 +322,7 @@ async def test_a_resource_is_read_under_our_uri() -> None:
     definition = Definition(
         section="resources", key="a://b", name="mcp-crm-a://b", value={"uri": "a://b"}, digest="d"
     )
-    upstream = answering(UpstreamResult({"contents": [{"uri": "a://b", "text": "t"}]}))
+    upstream = calls_answered_by(UpstreamResult({"contents": [{"uri": "a://b", "text": "t"}]}))
     gate = UpstreamGate(
         upstream,
         offers=lambda calls: [
@@ -346,14 +348,18 @@ async def test_a_large_structured_answer_is_checked_too() -> None:
     checked_definition = definition(
         outputSchema={"type": "object", "properties": {"n": {"type": "string"}}}
     )
-    fits = answering(text_result("", structuredContent={"n": "x" * 300_000}))
-    breaks = answering(text_result("", structuredContent={"n": ["x" * 300_000]}))
+    fits = calls_answered_by(text_result("", structuredContent={"n": "x" * 300_000}))
+    breaks = calls_answered_by(text_result("", structuredContent={"n": ["x" * 300_000]}))
 
-    good_answer = await ask_again(UpstreamGate(fits, definition=checked_definition).client, TOOL)
-    bad = await ask_again(UpstreamGate(breaks, definition=checked_definition).client, TOOL)
+    good_answer = await call_with_responses(
+        UpstreamGate(fits, definition=checked_definition).client, TOOL
+    )
+    bad = await call_with_responses(
+        UpstreamGate(breaks, definition=checked_definition).client, TOOL
+    )
 
     assert len(good_answer.json["result"]["structuredContent"]["n"]) == 300_000
-    assert "broke the protocol" in said(bad)
+    assert "broke the protocol" in result_text(bad)
 
 
 async def test_an_outage_of_our_store_during_a_call_does_not_invite_another_one() -> None:

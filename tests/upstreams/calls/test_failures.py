@@ -11,14 +11,14 @@ from gatepost.upstreams.calls.failures import MISSING_CAPABILITY, errored
 from gatepost.upstreams.calls.health import FAILURES
 from gatepost.upstreams.connection import ConnectionFailure, Era, FailureReason, UpstreamError
 from gatepost.upstreams.upstream_server import Allowed, UpstreamServer
-from tests.support.client_requests import ask_again, said
+from tests.support.client_requests import call_with_responses, result_text
 from tests.upstreams.calls.test_calls import (
     CRM,
     TOOL,
     Exchanged,
     ScriptedUpstreamCalls,
     UpstreamGate,
-    answering,
+    calls_answered_by,
     definition,
     text_result,
 )
@@ -40,7 +40,7 @@ SERVER = UpstreamServer(id="1", tenant="acme", name="crm", allow=("sampling",))
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 
-def heard(required: Any, declared: dict[str, Any]) -> Exception:
+def error_for_caller(required: Any, declared: dict[str, Any]) -> Exception:
     """What the caller hears when the upstream says that it needs these capabilities."""
     data = {"requiredCapabilities": required}
     return errored(SERVER, Errored(MISSING_CAPABILITY, "no", data), declared=declared)
@@ -49,7 +49,7 @@ def heard(required: Any, declared: dict[str, Any]) -> Exception:
 @pytest.mark.parametrize("required", [{"sampling": {}}, TASKS])
 def test_a_caller_learns_which_capability_is_missing(required: Any) -> None:
     """It gets the name if its own client lacks it, because declaring it would help."""
-    missing = heard(required, {})
+    missing = error_for_caller(required, {})
 
     assert isinstance(missing, MissingCapability)
     assert missing.required == required
@@ -68,7 +68,7 @@ def test_an_unfulfillable_capability_demand_is_an_internal_error(
     required: Any, declared: Any
 ) -> None:
     """An upstream cannot make a client declare anything else."""
-    error = heard(required, declared)
+    error = error_for_caller(required, declared)
 
     assert isinstance(error, ProtocolError)
     assert error.code == -32603
@@ -79,13 +79,13 @@ async def test_a_connection_failure_says_whether_the_call_may_have_run(
     reason: FailureReason, sentence: str
 ) -> None:
     """None is a 401 of Gatepost, and none suggests to repeat a call that may have run."""
-    gate = UpstreamGate(answering(ConnectionFailure(reason, "crm is away.")))
+    gate = UpstreamGate(calls_answered_by(ConnectionFailure(reason, "crm is away.")))
 
-    response = await ask_again(gate.client, TOOL)
+    response = await call_with_responses(gate.client, TOOL)
 
     assert response.status == 200
     assert response.json["result"]["isError"]
-    assert sentence in said(response)
+    assert sentence in result_text(response)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ async def test_a_client_without_the_needed_capability_gets_its_name(
     upstream = ScriptedUpstreamCalls(script, era=era)
     gate = UpstreamGate(upstream, server=msgspec.structs.replace(CRM, allow=allow))
 
-    response = await ask_again(gate.client, TOOL, capabilities=declared)
+    response = await call_with_responses(gate.client, TOOL, capabilities=declared)
 
     if "error" in response.json:
         error = response.json["error"]
         assert heard in f"{error['code']} {error['message']}"
     else:
         assert response.json["result"]["isError"]
-        assert said(response) == heard
+        assert result_text(response) == heard
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ async def test_a_client_without_the_needed_capability_gets_its_name(
 )
 async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, heard: int) -> None:
     """E2; codes that would say something of this server become internal errors."""
-    gate = UpstreamGate(answering(UpstreamError(code, "Bad row")))
+    gate = UpstreamGate(calls_answered_by(UpstreamError(code, "Bad row")))
 
-    error = (await ask_again(gate.client, TOOL)).json["error"]
+    error = (await call_with_responses(gate.client, TOOL)).json["error"]
 
     assert error["code"] == heard
     assert "Bad row" in error["message"]
@@ -140,9 +140,9 @@ async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, 
 
 async def test_a_failure_names_the_page_to_open_first() -> None:
     data = {"elicitations": [{"url": "https://crm.example.com/x"}, {"url": "javascript:alert(1)"}]}
-    gate = UpstreamGate(answering(UpstreamError(-32042, "visit", data)))
+    gate = UpstreamGate(calls_answered_by(UpstreamError(-32042, "visit", data)))
 
-    text = said(await ask_again(gate.client, TOOL))
+    text = result_text(await call_with_responses(gate.client, TOOL))
 
     assert "https://crm.example.com/x" in text
     assert "javascript" not in text
@@ -151,36 +151,37 @@ async def test_a_failure_names_the_page_to_open_first() -> None:
 async def test_an_answer_that_violates_its_schema_is_withheld() -> None:
     checked_definition = definition(outputSchema={"type": "object", "required": ["n"]})
     gate = UpstreamGate(
-        answering(text_result("a secret", structuredContent={})), definition=checked_definition
+        calls_answered_by(text_result("a secret", structuredContent={})),
+        definition=checked_definition,
     )
 
-    response = await ask_again(gate.client, TOOL)
+    response = await call_with_responses(gate.client, TOOL)
 
     assert response.json["result"]["isError"]
-    assert "broke the protocol" in said(response)
-    assert "a secret" not in said(response)
+    assert "broke the protocol" in result_text(response)
+    assert "a secret" not in result_text(response)
 
 
 async def test_an_open_circuit_answers_at_once() -> None:
-    upstream = answering(text_result("ok"))
+    upstream = calls_answered_by(text_result("ok"))
     upstream.unreachable = ConnectionFailure("unreachable", "crm refuses connections.")
     gate = UpstreamGate(upstream)
     for _ in range(FAILURES):
-        await ask_again(gate.client, TOOL)
+        await call_with_responses(gate.client, TOOL)
     upstream.unreachable = None
 
-    response = await ask_again(gate.client, TOOL)
+    response = await call_with_responses(gate.client, TOOL)
 
-    assert "crm refuses connections." in said(response)
+    assert "crm refuses connections." in result_text(response)
     assert upstream.exchanges == []
     assert gate.calls.health.numbers("acme", CRM.id).circuit == "open"
 
 
 async def test_errors_of_tools_leave_the_circuit_closed() -> None:
-    upstream = answering(text_result("no", isError=True))
+    upstream = calls_answered_by(text_result("no", isError=True))
     gate = UpstreamGate(upstream)
     for _ in range(3 * FAILURES):
-        assert (await ask_again(gate.client, TOOL)).json["result"]["isError"]
+        assert (await call_with_responses(gate.client, TOOL)).json["result"]["isError"]
 
     numbers = gate.calls.health.numbers("acme", CRM.id)
     assert (numbers.circuit, numbers.failures, numbers.calls) == ("closed", 0, 3 * FAILURES)

@@ -5,7 +5,7 @@ from gatepost.upstreams.calls.health import FAILURES, OPEN_S, PROBES, CircuitBre
 SENTENCE = "crm cannot be reached."
 
 
-def opened(now: float = 0.0) -> CircuitBreaker:
+def open_breaker(now: float = 0.0) -> CircuitBreaker:
     breaker = CircuitBreaker()
     for _ in range(FAILURES):
         breaker.failed("unreachable", SENTENCE, now)
@@ -13,7 +13,7 @@ def opened(now: float = 0.0) -> CircuitBreaker:
 
 
 def test_the_circuit_opens_after_consecutive_failures() -> None:
-    breaker = opened()
+    breaker = open_breaker()
 
     assert breaker.circuit(1.0) == "open"
     assert breaker.admit(1.0) == OPEN_S - 1.0
@@ -34,7 +34,7 @@ def test_a_success_resets_the_failure_count() -> None:
 
 
 def test_half_open_lets_one_probe_through() -> None:
-    breaker = opened()
+    breaker = open_breaker()
 
     assert breaker.circuit(OPEN_S) == "half-open"
     assert breaker.admit(OPEN_S) is None
@@ -44,7 +44,7 @@ def test_half_open_lets_one_probe_through() -> None:
 
 
 def test_a_probe_that_fails_opens_it_for_longer() -> None:
-    breaker = opened()
+    breaker = open_breaker()
     breaker.admit(OPEN_S)
     breaker.failed("unreachable", SENTENCE, OPEN_S)
 
@@ -53,7 +53,7 @@ def test_a_probe_that_fails_opens_it_for_longer() -> None:
 
 
 def test_a_cancelled_probe_allows_the_next_one() -> None:
-    breaker = opened()
+    breaker = open_breaker()
     breaker.admit(OPEN_S)
     breaker.released()
 
@@ -62,7 +62,7 @@ def test_a_cancelled_probe_allows_the_next_one() -> None:
 
 def test_a_slow_probe_keeps_no_other_caller_waiting() -> None:
     """Only its own caller waits; the next answer closes the circuit."""
-    breaker = opened()
+    breaker = open_breaker()
     assert breaker.admit(OPEN_S, "alice") is None
     assert breaker.admit(OPEN_S, "alice") == OPEN_S
     breaker.failed("timeout", "crm said nothing.", OPEN_S + 60, "alice")
@@ -73,13 +73,13 @@ def test_a_slow_probe_keeps_no_other_caller_waiting() -> None:
 
 
 def test_the_number_of_concurrent_probes_is_bounded() -> None:
-    breaker = opened()
+    breaker = open_breaker()
     admitted = [breaker.admit(OPEN_S, number) for number in range(20)]
     assert admitted.count(None) == PROBES
 
 
 def test_failed_probes_of_several_callers_open_the_circuit_again() -> None:
-    breaker = opened()
+    breaker = open_breaker()
     for number in range(FAILURES):
         assert breaker.admit(OPEN_S, number) is None
     for number in range(FAILURES):

@@ -16,12 +16,12 @@ from gatepost.tools.api import CallContext
 from gatepost.upstreams.calls.parked import ParkingLimits
 from gatepost.upstreams.connection import UpstreamResult
 from tests.support.client_requests import (
-    EVERYTHING,
-    accept,
-    ask_again,
-    go_on,
+    ALL_CAPABILITIES,
+    accepted_form,
+    call_with_responses,
     input_requests_of,
-    said,
+    next_round,
+    result_text,
 )
 from tests.support.endpoint import META, Response, a_caller
 from tests.support.processes import python_environment
@@ -42,13 +42,13 @@ UNKNOWN_OUTCOME = "It is unknown whether crm carried out the call."
 CHECK = "check before you call again"
 
 
-def contexts() -> int:
+def live_contexts() -> int:
     gc.collect()
     return sum(isinstance(context_object, CallContext) for context_object in gc.get_objects())
 
 
 async def keyed(gate: UpstreamGate, key: str) -> Response:
-    return await ask_again(gate.client, TOOL, meta={"io.gatepost/idempotency-key": key})
+    return await call_with_responses(gate.client, TOOL, meta={"io.gatepost/idempotency-key": key})
 
 
 async def test_any_replica_reaches_the_one_that_holds_a_call(shared_store: SharedStore) -> None:
@@ -57,13 +57,13 @@ async def test_any_replica_reaches_the_one_that_holds_a_call(shared_store: Share
         UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
     )
 
-    first = await ask_again(here.client, TOOL)
+    first = await call_with_responses(here.client, TOOL)
     rounds = [
-        await go_on(gate.client, TOOL, first, {key_of(first): accept(ok=False)})
+        await next_round(gate.client, TOOL, first, {key_of(first): accepted_form(ok=False)})
         for gate in (remote, remote, here)
     ]
 
-    assert {said(text) for text in rounds} == {"{'ok': False}"}
+    assert {result_text(text) for text in rounds} == {"{'ok': False}"}
     assert upstream.ran() == 1
     assert len(upstream.exchanges[0].heard) == 1
     for gate in (here, remote):
@@ -79,9 +79,9 @@ async def test_a_parked_call_leaves_no_subscription_behind() -> None:
     )
     topics = shared_store.of("acme")._followers
 
-    first = await ask_again(here.client, TOOL)
+    first = await call_with_responses(here.client, TOOL)
     of_replica = [*topics]
-    await go_on(there.client, TOOL, first, {key_of(first): accept(ok=True)})
+    await next_round(there.client, TOOL, first, {key_of(first): accepted_form(ok=True)})
     assert ([*topics], len(of_replica)) == (of_replica, 1)
     for gate in (here, there):
         await gate.calls.aclose()
@@ -94,11 +94,11 @@ async def test_a_parked_call_does_not_keep_its_first_request_context(
     """Its arguments and client would stay in memory until the caller answers."""
     upstream = ScriptedUpstreamCalls(asks_once, era="session")
     gate = UpstreamGate(upstream, shared_store=shared_store, keyring=KeyRing.ephemeral())
-    before = contexts()
+    before = live_contexts()
 
-    await ask_again(gate.client, TOOL)
+    await call_with_responses(gate.client, TOOL)
 
-    assert (len(gate.calls.parked), contexts()) == (1, before)
+    assert (len(gate.calls.parked), live_contexts()) == (1, before)
     await gate.calls.aclose()
 
 
@@ -115,13 +115,13 @@ async def test_a_second_client_request_and_a_large_result_come_from_another_repl
         UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
     )
 
-    first = await ask_again(here.client, TOOL)
-    second = await go_on(remote.client, TOOL, first, {key_of(first): accept(ok=True)})
-    third = await go_on(remote.client, TOOL, second, {key_of(second): accept(ok=True)})
-    again = await go_on(here.client, TOOL, first, {key_of(first): accept(ok=True)})
+    first = await call_with_responses(here.client, TOOL)
+    second = await next_round(remote.client, TOOL, first, {key_of(first): accepted_form(ok=True)})
+    third = await next_round(remote.client, TOOL, second, {key_of(second): accepted_form(ok=True)})
+    again = await next_round(here.client, TOOL, first, {key_of(first): accepted_form(ok=True)})
 
     assert input_requests_of(second)[key_of(second)]["params"]["message"] == "crm: Second?"
-    assert said(third) == "x" * 500_000
+    assert result_text(third) == "x" * 500_000
     assert input_requests_of(again).keys() == input_requests_of(second).keys()
     assert upstream.ran() == 1
     for gate in (here, remote):
@@ -136,14 +136,14 @@ async def test_a_call_of_a_replica_that_is_gone_is_never_sent_again(
         UpstreamGate(upstream, shared_store=shared_store, keyring=keyring, parking=QUICK_LIMITS)
         for _ in range(2)
     )
-    first = await ask_again(here.client, TOOL)
+    first = await call_with_responses(here.client, TOOL)
     await here.calls.aclose()
 
-    second = await go_on(remote.client, TOOL, first, {key_of(first): accept(ok=True)})
+    second = await next_round(remote.client, TOOL, first, {key_of(first): accepted_form(ok=True)})
 
     assert second.json["result"]["isError"]
-    assert said(second).startswith(UNKNOWN_OUTCOME)
-    assert CHECK in said(second)
+    assert result_text(second).startswith(UNKNOWN_OUTCOME)
+    assert CHECK in result_text(second)
     assert upstream.ran() == 1
     assert upstream.exchanges[0].cancelled == "The server stops"
 
@@ -153,7 +153,7 @@ import asyncio, json, sys
 from pathlib import Path
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
-from tests.support.client_requests import ask_again
+from tests.support.client_requests import call_with_responses
 from tests.upstreams.calls.test_calls import UpstreamGate, ScriptedUpstreamCalls, asks_once
 
 async def main(url, ring, marks):
@@ -166,7 +166,7 @@ async def main(url, ring, marks):
     gate = UpstreamGate(
         upstream, shared_store=ValkeySharedStore(url), keyring=KeyRing.load("file:" + ring)
     )
-    first = await ask_again(gate.client, "mcp_crm__act")
+    first = await call_with_responses(gate.client, "mcp_crm__act")
     print(json.dumps(first.json["result"]), flush=True)
     await asyncio.Event().wait()
 
@@ -202,11 +202,11 @@ async def test_a_replica_killed_during_a_client_request_leaves_an_unknown_outcom
     )
     (key,) = result["inputRequests"]
     state = result["requestState"]
-    second = await ask_again(
-        gate.client, TOOL, inputResponses={key: accept(ok=True)}, requestState=state
+    second = await call_with_responses(
+        gate.client, TOOL, inputResponses={key: accepted_form(ok=True)}, requestState=state
     )
 
-    assert said(second).startswith(UNKNOWN_OUTCOME)
+    assert result_text(second).startswith(UNKNOWN_OUTCOME)
     assert never.ran() == 0
     assert marks.read_text() == "ran\n"
     await shared_store.aclose()
@@ -216,14 +216,14 @@ async def test_a_state_belongs_to_one_caller() -> None:
     """Another caller, other arguments and another tool are refused before anything is sent."""
     upstream = ScriptedUpstreamCalls(asks_once, era="session")
     gate = UpstreamGate(upstream)
-    first = await ask_again(gate.client, TOOL)
-    answers = {key_of(first): accept(ok=True)}
+    first = await call_with_responses(gate.client, TOOL)
+    answers = {key_of(first): accepted_form(ok=True)}
 
-    other_arguments = await go_on(gate.client, TOOL, first, answers, {"a": 1})
+    other_arguments = await next_round(gate.client, TOOL, first, answers, {"a": 1})
     gate.client.caller = a_caller(subject="bob")
-    other_caller = await go_on(gate.client, TOOL, first, answers)
+    other_caller = await next_round(gate.client, TOOL, first, answers)
     gate.client.caller = a_caller(tenant_id="globex")
-    other_tenant = await go_on(gate.client, TOOL, first, answers)
+    other_tenant = await next_round(gate.client, TOOL, first, answers)
 
     assert {answer.error for answer in (other_arguments, other_caller, other_tenant)} == {
         (400, -32602)
@@ -236,12 +236,12 @@ async def test_another_upstream_under_the_same_name_gets_no_answer() -> None:
     upstream, keyring = ScriptedUpstreamCalls(asks_once, era="session"), KeyRing.ephemeral()
     before = UpstreamGate(upstream, keyring=keyring)
     after = UpstreamGate(upstream, keyring=keyring, server=msgspec.structs.replace(CRM, id="other"))
-    first = await ask_again(before.client, TOOL)
+    first = await call_with_responses(before.client, TOOL)
 
-    second = await go_on(after.client, TOOL, first, {key_of(first): accept(ok=True)})
+    second = await next_round(after.client, TOOL, first, {key_of(first): accepted_form(ok=True)})
 
     assert second.json["result"]["isError"]
-    assert "Call again" in said(second)
+    assert "Call again" in result_text(second)
     assert upstream.ran() == 1
     await before.calls.aclose()
 
@@ -259,10 +259,10 @@ async def test_a_repeated_first_round_with_a_key_meets_the_parked_call(
     assert input_requests_of(first) == input_requests_of(again)
     assert upstream.ran() == 1
 
-    second = await go_on(remote.client, TOOL, again, {key_of(again): accept(ok=True)})
-    late = await go_on(here.client, TOOL, first, {key_of(first): accept(ok=False)})
+    second = await next_round(remote.client, TOOL, again, {key_of(again): accepted_form(ok=True)})
+    late = await next_round(here.client, TOOL, first, {key_of(first): accepted_form(ok=False)})
 
-    assert said(second) == said(late) == "{'ok': True}"
+    assert result_text(second) == result_text(late) == "{'ok': True}"
     assert upstream.ran() == 1
     assert (await keyed(remote, "k-2")).json["result"]["resultType"] == "input_required"
     assert upstream.ran() == 2
@@ -279,13 +279,13 @@ async def test_a_caller_parks_no_more_than_its_share() -> None:
 
     upstream = ScriptedUpstreamCalls(asks, era="session")
     gate = UpstreamGate(upstream, parking=ParkingLimits(caller=2))
-    parked = [await ask_again(gate.client, TOOL) for _ in range(2)]
-    refused = await ask_again(gate.client, TOOL)
+    parked = [await call_with_responses(gate.client, TOOL) for _ in range(2)]
+    refused = await call_with_responses(gate.client, TOOL)
     gate.client.caller = a_caller(subject="bob")
-    other = await ask_again(gate.client, TOOL)
+    other = await call_with_responses(gate.client, TOOL)
 
     assert all(input_requests_of(parked) for parked in (*parked, other))
-    assert said(refused) == "The client cannot be asked now."
+    assert result_text(refused) == "The client cannot be asked now."
     assert len(gate.calls.parked) == 3
     await gate.calls.aclose()
 
@@ -300,7 +300,7 @@ async def test_an_upstream_cannot_ask_a_client_without_capabilities() -> None:
     upstream = ScriptedUpstreamCalls(asks, era="session")
     gate = UpstreamGate(upstream)
 
-    assert said(await ask_again(gate.client, TOOL, capabilities={})) == "-32601"
+    assert result_text(await call_with_responses(gate.client, TOOL, capabilities={})) == "-32601"
     assert upstream.exchanges[0].options.capabilities == {}
 
 
@@ -312,7 +312,7 @@ async def test_a_disallowed_capability_is_neither_declared_nor_passed_on() -> No
     upstream = ScriptedUpstreamCalls(asks, era="session")
     gate = UpstreamGate(upstream)
 
-    assert said(await ask_again(gate.client, TOOL)) == "-32601"
+    assert result_text(await call_with_responses(gate.client, TOOL)) == "-32601"
     declared = upstream.exchanges[0].options.capabilities
-    assert declared == {"elicitation": EVERYTHING["elicitation"]}
+    assert declared == {"elicitation": ALL_CAPABILITIES["elicitation"]}
     assert META not in str(upstream.exchanges[0].params)

@@ -10,7 +10,13 @@ import pytest
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.shared_store import SharedStore
 from gatepost.upstreams.connection import UpstreamResult
-from tests.support.client_requests import EVERYTHING, accept, ask_again, go_on, said
+from tests.support.client_requests import (
+    ALL_CAPABILITIES,
+    accepted_form,
+    call_with_responses,
+    next_round,
+    result_text,
+)
 from tests.support.endpoint import META, Response
 from tests.upstreams.calls.test_calls import (
     Exchanged,
@@ -19,7 +25,7 @@ from tests.upstreams.calls.test_calls import (
     asks_once,
     form,
     key_of,
-    offered,
+    offered_tool,
     text_result,
 )
 
@@ -40,11 +46,11 @@ async def test_progress_comes_from_the_replica_that_holds_the_call(
     here, remote = (
         UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
     )
-    first = await ask_again(here.client, TOOL)
-    second = await ask_again(
+    first = await call_with_responses(here.client, TOOL)
+    second = await call_with_responses(
         remote.client,
         TOOL,
-        inputResponses={key_of(first): accept(ok=True)},
+        inputResponses={key_of(first): accepted_form(ok=True)},
         requestState=first.json["result"]["requestState"],
         meta={"progressToken": "p"},
     )
@@ -59,14 +65,14 @@ async def test_progress_comes_from_the_replica_that_holds_the_call(
 async def test_the_end_of_a_callers_access_cancels_its_parked_calls() -> None:
     upstream = ScriptedUpstreamCalls(asks_once, era="session")
     gate = UpstreamGate(upstream)
-    first = await ask_again(gate.client, TOOL)
+    first = await call_with_responses(gate.client, TOOL)
 
     gate.calls.parked.end(lambda caller: caller.subject == "alice")
     await asyncio.wait_for(upstream.ended.wait(), 20)
-    second = await go_on(gate.client, TOOL, first, {key_of(first): accept(ok=True)})
+    second = await next_round(gate.client, TOOL, first, {key_of(first): accepted_form(ok=True)})
 
     assert upstream.exchanges[0].cancelled
-    assert CHECK in said(second)
+    assert CHECK in result_text(second)
 
 
 async def asks_and_hangs(exchange: Exchanged) -> None:
@@ -79,13 +85,13 @@ def second_round(first: Response) -> bytes:
     """The body of the round that answers the first one."""
     request_meta = {
         META + "protocolVersion": "2026-07-28",
-        META + "clientCapabilities": EVERYTHING,
+        META + "clientCapabilities": ALL_CAPABILITIES,
         "progressToken": "p",
     }
     params = {
         "name": TOOL,
         "arguments": {},
-        "inputResponses": {key_of(first): accept(ok=True)},
+        "inputResponses": {key_of(first): accepted_form(ok=True)},
         "requestState": first.json["result"]["requestState"],
         "_meta": request_meta,
     }
@@ -108,7 +114,7 @@ async def test_a_round_that_is_given_up_cancels_the_call(
     """The replica that holds the call can give it up, and so can another one."""
     upstream, keyring = ScriptedUpstreamCalls(asks_and_hangs, era="session"), KeyRing.ephemeral()
     gates = [UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)]
-    first = await ask_again(gates[0].client, TOOL)
+    first = await call_with_responses(gates[0].client, TOOL)
 
     leaves, hears = asyncio.Event(), asyncio.Event()
     sending = asyncio.create_task(
@@ -128,7 +134,7 @@ async def test_a_round_that_waits_twice_is_given_up_twice() -> None:
     """A client whose connection broke repeats its round, and the server may notice only then."""
     upstream = ScriptedUpstreamCalls(asks_and_hangs, era="session")
     gate = UpstreamGate(upstream)
-    first = await ask_again(gate.client, TOOL)
+    first = await call_with_responses(gate.client, TOOL)
     rounds = []
     for _ in range(2):
         leaves, hears = asyncio.Event(), asyncio.Event()
@@ -160,11 +166,11 @@ async def test_a_call_of_a_client_with_tasks_waits_in_a_task() -> None:
     gate = UpstreamGate(
         upstream,
         offers=lambda calls: [
-            msgspec.structs.replace(offered(calls), task_support="optional", detaches=True)
+            msgspec.structs.replace(offered_tool(calls), task_support="optional", detaches=True)
         ],
     )
-    declared = {**EVERYTHING, "extensions": {"io.modelcontextprotocol/tasks": {}}}
-    task_made = (await ask_again(gate.client, TOOL, capabilities=declared)).json["result"]
+    declared = {**ALL_CAPABILITIES, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+    task_made = (await call_with_responses(gate.client, TOOL, capabilities=declared)).json["result"]
     assert task_made["resultType"] == "task"
     meta = {META + "clientCapabilities": declared}
 
@@ -180,7 +186,7 @@ async def test_a_call_of_a_client_with_tasks_waits_in_a_task() -> None:
                 await asyncio.sleep(0)
 
     input_requests = (await until("input_required"))["inputRequests"]
-    answers = {key: accept(ok=True) for key in input_requests}
+    answers = {key: accepted_form(ok=True) for key in input_requests}
     update = {"taskId": task_made["taskId"], "inputResponses": answers}
     await gate.client.ask("tasks/update", update, meta=meta)
     done = await until("completed")

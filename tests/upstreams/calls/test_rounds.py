@@ -5,7 +5,13 @@ import pytest
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.upstreams.connection import UpstreamResult
-from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
+from tests.support.client_requests import (
+    accepted_form,
+    call_with_responses,
+    input_requests_of,
+    next_round,
+    result_text,
+)
 from tests.support.endpoint import a_caller
 from tests.upstreams.calls.test_calls import (
     CRM,
@@ -14,24 +20,24 @@ from tests.upstreams.calls.test_calls import (
     UpstreamGate,
     asks_in_rounds,
     definition,
-    offered,
+    offered_tool,
 )
 
 TOOL = "mcp_crm__act"
-YES = accept(ok=True)
+CONFIRMATION = accepted_form(ok=True)
 
 
 async def test_a_modern_caller_answers_a_modern_upstream() -> None:
     upstream = ScriptedUpstreamCalls(asks_in_rounds)
     gate = UpstreamGate(upstream)
 
-    first = await ask_again(gate.client, TOOL)
+    first = await call_with_responses(gate.client, TOOL)
     (key, client_request), *_ = input_requests_of(first).items()
-    second = await go_on(gate.client, TOOL, first, {key: accept(ok=True)})
+    second = await next_round(gate.client, TOOL, first, {key: accepted_form(ok=True)})
 
     assert client_request["params"]["message"] == "crm: Sure?"
     assert "their-state" not in first.body.decode()
-    assert said(second) == "{'ok': True}"
+    assert result_text(second) == "{'ok': True}"
     assert upstream.ran() == 2
 
 
@@ -39,25 +45,29 @@ async def test_the_rounds_of_a_modern_upstream_need_no_replica_of_their_own() ->
     upstream, keyring = ScriptedUpstreamCalls(asks_in_rounds), KeyRing.ephemeral()
     here, remote = (UpstreamGate(upstream, keyring=keyring) for _ in range(2))
 
-    first = await ask_again(here.client, TOOL)
-    second = await go_on(remote.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
+    first = await call_with_responses(here.client, TOOL)
+    second = await next_round(
+        remote.client, TOOL, first, dict.fromkeys(input_requests_of(first), CONFIRMATION)
+    )
 
-    assert said(second) == "{'ok': True}"
+    assert result_text(second) == "{'ok': True}"
 
 
 async def test_an_answer_that_does_not_fit_the_form_is_asked_again() -> None:
     """The upstream gets only the valid answer."""
     upstream = ScriptedUpstreamCalls(asks_in_rounds)
     gate = UpstreamGate(upstream)
-    first = await ask_again(gate.client, TOOL)
+    first = await call_with_responses(gate.client, TOOL)
 
-    again = await go_on(
-        gate.client, TOOL, first, dict.fromkeys(input_requests_of(first), accept(ok="?"))
+    again = await next_round(
+        gate.client, TOOL, first, dict.fromkeys(input_requests_of(first), accepted_form(ok="?"))
     )
-    last = await go_on(gate.client, TOOL, again, dict.fromkeys(input_requests_of(first), YES))
+    last = await next_round(
+        gate.client, TOOL, again, dict.fromkeys(input_requests_of(first), CONFIRMATION)
+    )
 
     assert input_requests_of(again) == input_requests_of(first)
-    assert said(last) == "{'ok': True}"
+    assert result_text(last) == "{'ok': True}"
     assert upstream.ran() == 2
 
 
@@ -65,18 +75,18 @@ async def test_a_state_counts_for_one_caller_and_one_call() -> None:
     upstream = ScriptedUpstreamCalls(asks_in_rounds)
     gate = UpstreamGate(
         upstream,
-        offers=lambda calls: [offered(calls), offered(calls, CRM, definition("delete"))],
+        offers=lambda calls: [offered_tool(calls), offered_tool(calls, CRM, definition("delete"))],
     )
-    first = await ask_again(gate.client, TOOL)
-    answers = dict.fromkeys(input_requests_of(first), YES)
+    first = await call_with_responses(gate.client, TOOL)
+    answers = dict.fromkeys(input_requests_of(first), CONFIRMATION)
 
     refused = [
-        await go_on(gate.client, "mcp_crm__delete", first, answers),
-        await go_on(gate.client, TOOL, first, answers, {"a": 1}),
+        await next_round(gate.client, "mcp_crm__delete", first, answers),
+        await next_round(gate.client, TOOL, first, answers, {"a": 1}),
     ]
     for changed in ({"subject": "bob"}, {"tenant_id": "globex"}, {"client_id": "other"}):
         gate.client.caller = a_caller(**changed)
-        refused.append(await go_on(gate.client, TOOL, first, answers))
+        refused.append(await next_round(gate.client, TOOL, first, answers))
 
     assert {response.error for response in refused} == {(400, -32602)}
     assert upstream.ran() == 1
@@ -93,12 +103,14 @@ async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> No
     else:
         changed_definition = msgspec.structs.replace(changed_definition, digest="changed")
     after = UpstreamGate(upstream, keyring=keyring, server=server, definition=changed_definition)
-    first = await ask_again(before.client, TOOL)
+    first = await call_with_responses(before.client, TOOL)
 
-    second = await go_on(after.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
+    second = await next_round(
+        after.client, TOOL, first, dict.fromkeys(input_requests_of(first), CONFIRMATION)
+    )
 
     assert second.json["result"]["isError"]
-    assert "Call again" in said(second)
+    assert "Call again" in result_text(second)
     assert upstream.ran() == 1
 
 
@@ -113,9 +125,9 @@ async def test_a_client_request_that_may_not_pass_ends_the_call() -> None:
 
     gate = UpstreamGate(ScriptedUpstreamCalls(wants_a_password))
 
-    response = await ask_again(gate.client, TOOL)
+    response = await call_with_responses(gate.client, TOOL)
 
-    assert "may not ask" in said(response)
+    assert "may not ask" in result_text(response)
 
 
 async def test_a_page_is_https_and_marked_as_foreign() -> None:
@@ -126,11 +138,13 @@ async def test_a_page_is_https_and_marked_as_foreign() -> None:
         return UpstreamResult({"resultType": "input_required", "inputRequests": input_requests})
 
     gate = UpstreamGate(ScriptedUpstreamCalls(sends_to))
-    good_answer = await ask_again(gate.client, TOOL, {"url": "https://crm.example.com/a"})
+    good_answer = await call_with_responses(gate.client, TOOL, {"url": "https://crm.example.com/a"})
     (elicitation,) = input_requests_of(good_answer).values()
 
     assert elicitation["params"]["message"].startswith(
         "crm: Sign in (The page is at crm.example.com"
     )
     for bad in ("http://127.0.0.1/", "javascript:alert(1)", "https://a:b@crm.example.com/"):
-        assert "may not ask" in said(await ask_again(gate.client, TOOL, {"url": bad}))
+        assert "may not ask" in result_text(
+            await call_with_responses(gate.client, TOOL, {"url": bad})
+        )

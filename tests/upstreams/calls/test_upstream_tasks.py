@@ -72,12 +72,14 @@ class PolledUpstream:
         return UpstreamTask(ctx, CRM, target, declared, self.ask, sleep=self.sleep)
 
 
-def working(**more: Any) -> UpstreamResult:
+def working_task(**more: Any) -> UpstreamResult:
     return UpstreamResult({"status": "working", **more})
 
 
 async def test_an_upstream_task_is_polled_until_it_ends() -> None:
-    upstream = PolledUpstream(working(statusMessage="half", pollIntervalMs=99_000), COMPLETED_TASK)
+    upstream = PolledUpstream(
+        working_task(statusMessage="half", pollIntervalMs=99_000), COMPLETED_TASK
+    )
     person = AgreeingClient()
 
     assert await upstream.task(person).outcome(HANDLE) == UpstreamResult({"content": []})
@@ -133,7 +135,7 @@ async def test_a_short_outage_delays_a_task_and_a_long_one_makes_it_unknown() ->
 
 
 async def test_a_cancelled_call_cancels_the_upstream_task() -> None:
-    upstream = PolledUpstream(working())
+    upstream = PolledUpstream(working_task())
     call = asyncio.create_task(upstream.task(AgreeingClient()).outcome(HANDLE))
     while not upstream.slept:  # noqa: ASYNC110  # each turn of the loop is a poll of the task
         await asyncio.sleep(0)

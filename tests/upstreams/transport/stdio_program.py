@@ -104,7 +104,7 @@ def call(identity: object, name: str, arguments: dict[str, Any]) -> None:
         return
     if name == "ask":
         say(id=f"q{identity}", method="elicitation/create", params={"message": "?"})
-        ASKING.append(identity)
+        WAITING_CALLS.append(identity)
     elif name == "slow":
         answer = {"id": identity, "result": text("slow")}
         threading.Timer(0.5, say, (), answer).start()
@@ -112,7 +112,7 @@ def call(identity: object, name: str, arguments: dict[str, Any]) -> None:
         say(id=identity, result=text(CALLS.get(name, lambda: name)(**arguments)))
 
 
-ASKING: list[object] = []
+WAITING_CALLS: list[object] = []
 
 
 def take(message: dict[str, Any]) -> None:
@@ -138,9 +138,9 @@ def take(message: dict[str, Any]) -> None:
     elif method == "notifications/cancelled":
         sys.stderr.write(f"cancelled {message['params']['requestId']}\n")
         sys.stderr.flush()
-    elif method is None and ASKING:
+    elif method is None and WAITING_CALLS:
         outcome = message.get("result") or message.get("error")
-        say(id=ASKING.pop(0), result=text(outcome))
+        say(id=WAITING_CALLS.pop(0), result=text(outcome))
 
 
 def main() -> None:

@@ -18,14 +18,14 @@ from tests.support.internet import (
     Answer,
     Posted,
     ScriptedServer,
-    begin,
-    event,
-    final,
-    finish,
-    more,
-    raw,
-    result,
-    scripted,
+    begin_answer,
+    event_bytes,
+    finish_answer,
+    raw_answer,
+    result_answer,
+    scripted_server,
+    send_final_event,
+    send_more,
     stall,
 )
 from tests.support.issuers import AsgiServer, Send
@@ -37,7 +37,7 @@ from tests.upstreams.transport.test_http_requests import (
     result_of,
 )
 
-__all__ = ["crm", "scripted"]  # fixtures
+__all__ = ["crm", "scripted_server"]  # fixtures
 
 Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
 BODY_CHUNK = b"x" * 65_536
@@ -50,31 +50,31 @@ def endless(piece: bytes, kind: str = EVENTS, begun: bytes = b"", **headers: str
     """The same piece for ever."""
 
     async def answer(posted: Posted, send: Send) -> None:
-        await begin(send, kind=kind, **headers)
-        await more(send, begun)
+        await begin_answer(send, kind=kind, **headers)
+        await send_more(send, begun)
         gone = asyncio.ensure_future(stall(posted))
         while not gone.done():
-            await more(send, piece)
+            await send_more(send, piece)
             await asyncio.sleep(0)
 
     return answer
 
 
-async def large(posted: Posted, send: Send) -> None:
+async def answer_with_large_result(posted: Posted, send: Send) -> None:
     """A result of 100 MB that is as it should be."""
-    await begin(send)
-    await more(send, b'{"jsonrpc":"2.0","id":%d,"result":{"a":"' % posted.id)
+    await begin_answer(send)
+    await send_more(send, b'{"jsonrpc":"2.0","id":%d,"result":{"a":"' % posted.id)
     for _ in range(100_000_000 // len(BODY_CHUNK)):
-        await more(send, BODY_CHUNK)
-    await finish(send, b'"}}')
+        await send_more(send, BODY_CHUNK)
+    await finish_answer(send, b'"}}')
 
 
-def about(change: Callable[[dict[str, Any]], Any]) -> Answer:
+def answer_with_change(change: Callable[[dict[str, Any]], Any]) -> Answer:
     """A final message that was changed."""
 
     async def answer(posted: Posted, send: Send) -> None:
-        body = msgspec.json.encode(change(final(posted)))
-        await raw(body)(posted, send)
+        body = msgspec.json.encode(change(send_final_event(posted)))
+        await raw_answer(body)(posted, send)
 
     return answer
 
@@ -84,21 +84,21 @@ async def stalls_at_once(posted: Posted, send: Send) -> None:
 
 
 async def stalls_in_its_stream(posted: Posted, send: Send) -> None:
-    await begin(send, kind=EVENTS)
-    await more(send, b": still here\n\n")
+    await begin_answer(send, kind=EVENTS)
+    await send_more(send, b": still here\n\n")
     await stall(posted)
 
 
-async def drips(posted: Posted, send: Send) -> None:
+async def answer_by_bytes(posted: Posted, send: Send) -> None:
     """One byte of a comment at a time, which is no message."""
-    await begin(send, kind=EVENTS)
+    await begin_answer(send, kind=EVENTS)
     gone = asyncio.ensure_future(stall(posted))
     while not gone.done():
-        await more(send, b":\n")
+        await send_more(send, b":\n")
         await asyncio.wait([gone], timeout=0.02)
 
 
-def bomb() -> bytes:
+def gzip_bomb() -> bytes:
     """Two hundred megabytes of zeros in gzip: one block, repeated."""
     compressing = zlib.compressobj(9, wbits=31)
     blocks = [
@@ -108,50 +108,55 @@ def bomb() -> bytes:
     return blocks[0] + blocks[1] * 99
 
 
-GZIP_BOMB = bomb()
+GZIP_BOMB = gzip_bomb()
 NOTIFICATION = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
 HOSTILE_ANSWERS: dict[str, tuple[Answer, str]] = {
-    "endless events": (endless(event(NOTIFICATION) * 100), "invalid"),
+    "endless events": (endless(event_bytes(NOTIFICATION) * 100), "invalid"),
     "endless comments": (endless(b":\n" * 10_000), "invalid"),
     "endless other requests": (
-        endless(event({"jsonrpc": "2.0", "id": 10**6, "result": {}}) * 100), "invalid",
+        endless(event_bytes({"jsonrpc": "2.0", "id": 10**6, "result": {}}) * 100), "invalid",
     ),
     "endless line": (endless(BODY_CHUNK, begun=b"data: "), "invalid"),
     "endless JSON": (endless(BODY_CHUNK, "application/json", b'{"a":"'), "invalid"),
-    "a message of 100 MB": (large, "invalid"),
-    "a gzip bomb": (raw(GZIP_BOMB, content_encoding="gzip"), "invalid"),
-    "a gzip bomb of events": (raw(GZIP_BOMB, kind=EVENTS, content_encoding="gzip"), "invalid"),
-    "damaged gzip": (raw(b"\x1f\x8bxxxx", content_encoding="gzip"), "invalid"),
-    "an unknown coding": (raw(b"{}", content_encoding="br"), "invalid"),
-    "not JSON": (raw(b"{'a': 1}"), "invalid"),
-    "nothing": (raw(b""), "invalid"),
-    "no JSON-RPC": (raw(b'{"ok": true}'), "invalid"),
-    "deep JSON": (raw(b"[" * 100_000), "invalid"),
-    "many values": (raw(b'{"jsonrpc":"2.0","id":2,"result":{"a":[%b0]}}' % (b"0," * 900_000)),
-                    "invalid"),
-    "another id": (about(lambda body: body | {"id": 999}), "invalid"),
-    "no id": (about(lambda body: body | {"id": None}), "invalid"),
-    "a list as result": (about(lambda body: body | {"result": []}), "invalid"),
-    "events of no JSON": (raw(b"data: hello\n\n", kind=EVENTS), "invalid"),
-    "HTML that claims to be JSON": (raw(b"<html>"), "invalid"),
-    "JSON that claims to be HTML": (raw(b"{}", kind="text/html"), "invalid"),
-    "JSON that claims to be events": (raw(b'{"jsonrpc":"2.0"}', kind=EVENTS), "outcome_unknown"),
-    "no content type": (raw(b"{}", kind=""), "invalid"),
-    "a redirect": (raw(b"", 307, location="http://169.254.169.254/latest"), "invalid"),
+    "a message of 100 MB": (answer_with_large_result, "invalid"),
+    "a gzip bomb": (raw_answer(GZIP_BOMB, content_encoding="gzip"), "invalid"),
+    "a gzip bomb of events": (
+        raw_answer(GZIP_BOMB, kind=EVENTS, content_encoding="gzip"), "invalid",
+    ),
+    "damaged gzip": (raw_answer(b"\x1f\x8bxxxx", content_encoding="gzip"), "invalid"),
+    "an unknown coding": (raw_answer(b"{}", content_encoding="br"), "invalid"),
+    "not JSON": (raw_answer(b"{'a': 1}"), "invalid"),
+    "nothing": (raw_answer(b""), "invalid"),
+    "no JSON-RPC": (raw_answer(b'{"ok": true}'), "invalid"),
+    "deep JSON": (raw_answer(b"[" * 100_000), "invalid"),
+    "many values": (
+        raw_answer(b'{"jsonrpc":"2.0","id":2,"result":{"a":[%b0]}}' % (b"0," * 900_000)), "invalid",
+    ),
+    "another id": (answer_with_change(lambda body: body | {"id": 999}), "invalid"),
+    "no id": (answer_with_change(lambda body: body | {"id": None}), "invalid"),
+    "a list as result": (answer_with_change(lambda body: body | {"result": []}), "invalid"),
+    "events of no JSON": (raw_answer(b"data: hello\n\n", kind=EVENTS), "invalid"),
+    "HTML that claims to be JSON": (raw_answer(b"<html>"), "invalid"),
+    "JSON that claims to be HTML": (raw_answer(b"{}", kind="text/html"), "invalid"),
+    "JSON that claims to be events": (
+        raw_answer(b'{"jsonrpc":"2.0"}', kind=EVENTS), "outcome_unknown",
+    ),
+    "no content type": (raw_answer(b"{}", kind=""), "invalid"),
+    "a redirect": (raw_answer(b"", 307, location="http://169.254.169.254/latest"), "invalid"),
     "a stall": (stalls_at_once, "timeout"),
     "a stall in a stream": (stalls_in_its_stream, "timeout"),
-    "comments instead of messages": (drips, "timeout"),
+    "comments instead of messages": (answer_by_bytes, "timeout"),
 }  # fmt: skip
 
 
 @pytest.fixture
 async def neighbour(
-    scripted: tuple[ScriptedServer, str],
+    scripted_server: tuple[ScriptedServer, str],
 ) -> AsyncIterator[tuple[ScriptedServer, ConnectingProcess, str, str]]:
     """A hostile server and a good one, and one process that connects to both."""
-    app, url = scripted
+    app, url = scripted_server
     good_server = ScriptedServer()
-    good_server.answers["tools/call"] = result(EMPTY_RESULT)
+    good_server.answers["tools/call"] = result_answer(EMPTY_RESULT)
     server = AsgiServer(good_server).start()
     other = f"{server.url}/mcp"
     process = ConnectingProcess(url.split("/")[2], other.split("/")[2])
@@ -198,8 +203,8 @@ async def test_a_hostile_discovery_leads_to_a_failure_and_not_to_a_wait(
     app, process, bad, _ = neighbour
     for answer in (
         endless(BODY_CHUNK, begun=b"data: "),
-        raw(b"<html>", kind="text/html"),
-        raw(GZIP_BOMB),
+        raw_answer(b"<html>", kind="text/html"),
+        raw_answer(GZIP_BOMB),
     ):
         app.answers |= {"server/discover": answer, "initialize": answer}
         assert (await failure_of(process.http(bad))).reason == "invalid"
@@ -235,10 +240,10 @@ async def test_a_stream_of_changes_is_read_within_bounds(
 ) -> None:
     """A flood of changes waits as one; an endless line ends the stream."""
     app, process, bad, _ = neighbour
-    acknowledged = event(
+    acknowledged = event_bytes(
         {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}}
     )
-    change = event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    change = event_bytes({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
     app.answers["subscriptions/listen"] = endless(BODY_CHUNK, begun=acknowledged + change * 5_000)
 
     methods_read = []
@@ -254,7 +259,7 @@ async def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     reasons = []
     for hours in (-1.0, 1.0):
         app = ScriptedServer()
-        app.answers["tools/call"] = result(EMPTY_RESULT)
+        app.answers["tools/call"] = result_answer(EMPTY_RESULT)
         certificate, key = company.certify("localhost", hours=hours)
         server = AsgiServer(app, ssl_certfile=certificate, ssl_keyfile=key).start()
         host = f"localhost:{server.port}"
@@ -277,13 +282,13 @@ async def test_a_stalled_request_ends_after_its_time_although_progress_arrives(c
     app, connect = crm
 
     async def call(posted: Posted, send: Send) -> None:
-        await begin(send, kind=EVENTS)
+        await begin_answer(send, kind=EVENTS)
         token = posted.body["params"]["_meta"]["progressToken"]
         progress = {"progressToken": token, "progress": 1}
         notification = {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}
         gone = asyncio.ensure_future(stall(posted))
         while not gone.done():
-            await more(send, event(notification))
+            await send_more(send, event_bytes(notification))
             await asyncio.wait([gone], timeout=0.05)
 
     app.answers["tools/call"] = call
@@ -298,12 +303,12 @@ async def test_a_reply_that_is_finished_slowly_is_read(crm: Crm) -> None:
     app, connect = crm
 
     async def call(posted: Posted, send: Send) -> None:
-        await begin(send, kind=EVENTS)
-        data = event(final(posted, EMPTY_RESULT))
+        await begin_answer(send, kind=EVENTS)
+        data = event_bytes(send_final_event(posted, EMPTY_RESULT))
         for chunk_number in range(len(data)):
-            await more(send, data[chunk_number : chunk_number + 1])
+            await send_more(send, data[chunk_number : chunk_number + 1])
             await asyncio.sleep(0)
-        await finish(send)
+        await finish_answer(send)
 
     app.answers["tools/call"] = call
     assert await result_of(connect()) == EMPTY_RESULT

@@ -23,25 +23,25 @@ from tests.support.internet import (
     Answer,
     Posted,
     ScriptedServer,
-    begin,
-    error,
-    event,
-    final,
-    finish,
-    more,
-    raw,
-    result,
-    scripted,
+    begin_answer,
+    error_answer,
+    event_bytes,
+    finish_answer,
+    raw_answer,
+    result_answer,
+    scripted_server,
+    send_final_event,
+    send_more,
     stall,
 )
 from tests.support.issuers import Send
 
-__all__ = ["scripted"]  # a fixture
+__all__ = ["scripted_server"]  # a fixture
 
 WITHIN_S = 60
 
 
-async def until(condition: Callable[[], object], within: float = 20) -> None:
+async def wait_until(condition: Callable[[], object], within: float = 20) -> None:
     """Return once *condition* holds, of which another thread or process takes care."""
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110 - no event crosses to this loop
@@ -83,9 +83,11 @@ async def failure_of(connection: UpstreamConnection, **options: Any) -> Connecti
 
 
 @pytest.fixture
-async def crm(scripted: tuple[ScriptedServer, str]) -> AsyncIterator[tuple[ScriptedServer, Any]]:
+async def crm(
+    scripted_server: tuple[ScriptedServer, str],
+) -> AsyncIterator[tuple[ScriptedServer, Any]]:
     """A scripted server, and a function that connects to it."""
-    app, url = scripted
+    app, url = scripted_server
     process = ConnectingProcess(url.split("/")[2])
 
     def connect(principal: tuple[str, ...] | None = None, **more: Any) -> UpstreamConnection:
@@ -126,10 +128,10 @@ class MissingCredential:
         return False
 
 
-def wants(bearer: str) -> Answer:
+def answer_for_token(bearer: str) -> Answer:
     async def answer(posted: Posted, send: Send) -> None:
         is_authorized = posted.headers.get("authorization") == bearer
-        await (result(DONE_RESULT) if is_authorized else raw(b"", 401))(posted, send)
+        await (result_answer(DONE_RESULT) if is_authorized else raw_answer(b"", 401))(posted, send)
 
     return answer
 
@@ -137,7 +139,7 @@ def wants(bearer: str) -> Answer:
 async def test_a_modern_server_costs_one_post_a_request_on_one_connection(crm: Crm) -> None:
     """After discovery there is neither a session nor any other message."""
     app, connect = crm
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
     connection = connect()
 
     assert await result_of(connection) == DONE_RESULT
@@ -156,7 +158,7 @@ async def test_a_modern_server_costs_one_post_a_request_on_one_connection(crm: C
 async def test_a_second_connection_needs_no_discovery(crm: Crm) -> None:
     """Another caller's first call costs no discovery."""
     app, connect = crm
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
     await result_of(connect())
     await result_of(connect(("alice",)))
 
@@ -176,7 +178,7 @@ async def test_cancelling_a_request_ends_the_wait_and_closes_its_stream(crm: Crm
     app.answers["tools/call"] = call
     async with connect().exchange("tools/call", {"name": "act"}) as exchange:
         waiting = asyncio.ensure_future(anext(exchange.messages()))
-        await until(lambda: app.of("tools/call"))
+        await wait_until(lambda: app.of("tools/call"))
         await exchange.cancel("the caller is gone")
         with pytest.raises(ConnectionFailure) as failed:
             await waiting
@@ -193,7 +195,7 @@ async def test_a_stream_that_ends_without_an_answer_leaves_the_outcome_unknown(
     app, connect = crm
     if has_sessions:
         app.has_sessions("s1")
-    app.answers["tools/call"] = raw(b": nothing\n\n", kind=EVENTS)
+    app.answers["tools/call"] = raw_answer(b": nothing\n\n", kind=EVENTS)
 
     failure = await failure_of(connect())
     assert (failure.reason, len(app.of("tools/call"))) == ("outcome_unknown", 1)
@@ -203,7 +205,7 @@ async def test_a_stream_that_ends_without_an_answer_leaves_the_outcome_unknown(
 async def test_a_refused_credential_is_renewed_once(crm: Crm) -> None:
     """Gatepost retries only after 401, which says that no tool ran."""
     app, connect = crm
-    app.answers["tools/call"] = wants("Bearer v1")
+    app.answers["tools/call"] = answer_for_token("Bearer v1")
     assert await result_of(connect(credential=RenewableCredential())) == DONE_RESULT
     assert len(app.of("tools/call")) == 2
 
@@ -211,7 +213,7 @@ async def test_a_refused_credential_is_renewed_once(crm: Crm) -> None:
 async def test_a_credential_that_stays_refused_is_reported(crm: Crm) -> None:
     """Gatepost reports it after one retry, without quoting the credential."""
     app, connect = crm
-    app.answers["tools/call"] = wants("Bearer never")
+    app.answers["tools/call"] = answer_for_token("Bearer never")
     failure = await failure_of(connect(credential=RenewableCredential(renewals=9)))
 
     assert (failure.reason, len(app.of("tools/call"))) == ("unauthorized", 2)
@@ -219,13 +221,13 @@ async def test_a_credential_that_stays_refused_is_reported(crm: Crm) -> None:
 
 
 REFUSED_ANSWERS: dict[str, tuple[Answer, str, float | None]] = {
-    "403": (raw(b"", 403), "unauthorized", None),
-    "429": (raw(b"", 429, retry_after="7"), "overloaded", 7.0),
-    "503": (raw(b"", 503), "overloaded", None),
-    "500": (raw(b"oh", 500, "text/plain"), "invalid", None),
-    "502": (raw(b"<html>", 502, "text/html"), "outcome_unknown", None),
-    "404 without a session": (raw(b"", 404), "invalid", None),
-    "202": (raw(b"", 202), "invalid", None),
+    "403": (raw_answer(b"", 403), "unauthorized", None),
+    "429": (raw_answer(b"", 429, retry_after="7"), "overloaded", 7.0),
+    "503": (raw_answer(b"", 503), "overloaded", None),
+    "500": (raw_answer(b"oh", 500, "text/plain"), "invalid", None),
+    "502": (raw_answer(b"<html>", 502, "text/html"), "outcome_unknown", None),
+    "404 without a session": (raw_answer(b"", 404), "invalid", None),
+    "202": (raw_answer(b"", 202), "invalid", None),
 }
 
 
@@ -247,7 +249,7 @@ async def test_each_status_has_its_reason(
 async def test_an_error_in_a_refusal_is_the_servers_answer(crm: Crm) -> None:
     """400 and 404 of the modern era carry a JSON-RPC error."""
     app, connect = crm
-    app.answers["tools/call"] = error(-32021, "Needs elicitation", 400, {"a": 1})
+    app.answers["tools/call"] = error_answer(-32021, "Needs elicitation", 400, {"a": 1})
 
     assert await messages_of(connect()) == [UpstreamError(-32021, "Needs elicitation", {"a": 1})]
 
@@ -292,13 +294,13 @@ async def test_a_client_request_frees_concurrency_for_waiting_requests(crm: Crm)
 
     async def call(posted: Posted, send: Send) -> None:
         if posted.body["params"]["name"] == "quick":
-            await result(DONE_RESULT)(posted, send)
+            await result_answer(DONE_RESULT)(posted, send)
             return
-        await begin(send, kind=EVENTS)
+        await begin_answer(send, kind=EVENTS)
         ask: Any = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}}
-        await more(send, event(ask))
-        await until(lambda: app.of("response"))
-        await finish(send, event(final(posted, DONE_RESULT)))
+        await send_more(send, event_bytes(ask))
+        await wait_until(lambda: app.of("response"))
+        await finish_answer(send, event_bytes(send_final_event(posted, DONE_RESULT)))
 
     app.answers["tools/call"] = call
     connection = connect(concurrency=1)

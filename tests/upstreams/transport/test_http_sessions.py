@@ -19,14 +19,14 @@ from tests.support.internet import (
     EVENTS,
     Posted,
     ScriptedServer,
-    begin,
-    error,
-    event,
-    final,
-    finish,
-    more,
-    result,
-    scripted,
+    begin_answer,
+    error_answer,
+    event_bytes,
+    finish_answer,
+    result_answer,
+    scripted_server,
+    send_final_event,
+    send_more,
     stall,
 )
 from tests.support.issuers import Send
@@ -34,10 +34,10 @@ from tests.upstreams.transport.test_http_requests import (
     crm,
     failure_of,
     result_of,
-    until,
+    wait_until,
 )
 
-__all__ = ["crm", "scripted"]  # fixtures
+__all__ = ["crm", "scripted_server"]  # fixtures
 
 Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
 DONE_RESULT = {"content": [{"type": "text", "text": "done"}]}
@@ -47,7 +47,7 @@ async def test_a_session_is_opened_once_and_kept(crm: Crm) -> None:
     """Requests that start together share the handshake; the session ends with the connection."""
     app, connect = crm
     app.has_sessions("s1")
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
     connection = connect()
     await asyncio.gather(*(result_of(connection) for _ in range(5)))
 
@@ -66,7 +66,7 @@ async def test_a_server_without_session_ids_gets_none(crm: Crm) -> None:
     """Another set of capabilities needs no handshake of its own then."""
     app, connect = crm
     app.has_sessions()
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
     connection = connect()
     await result_of(connection)
     await result_of(connection, capabilities={"elicitation": {}})
@@ -79,7 +79,7 @@ async def test_each_set_of_capabilities_has_a_session(crm: Crm) -> None:
     """The server then asks each client only for what it can do."""
     app, connect = crm
     app.has_sessions("s1", "s2", "s3")
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
     for capabilities in ({}, {"elicitation": {}}, {}):
         await result_of(connect(), capabilities=capabilities)
     for capabilities in ({}, {"elicitation": {}}):
@@ -96,11 +96,11 @@ async def test_a_lost_session_fails_the_request_and_the_next_opens_another(
     """The failed request is not sent again."""
     app, connect = crm
     app.has_sessions("s1", "s2")
-    app.answers["tools/call"] = error(-32000, lost[1], lost[0])
+    app.answers["tools/call"] = error_answer(-32000, lost[1], lost[0])
     connection = connect()
 
     assert (await failure_of(connection)).reason == "session_lost"
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
     assert await result_of(connection) == DONE_RESULT
     assert [request.headers["mcp-session-id"] for request in app.of("tools/call")] == ["s1", "s2"]
     assert app.of("DELETE") == []
@@ -110,12 +110,12 @@ async def test_a_server_that_changed_its_era_is_asked_again(crm: Crm) -> None:
     """The request with the refused version did not run; the next one discovers the era."""
     app, connect = crm
     connection = connect()
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
     await result_of(connection)
     app.has_sessions("s1")
-    app.answers["tools/call"] = error(-32022, "no", 400, {"supported": ["2025-11-25"]})
+    app.answers["tools/call"] = error_answer(-32022, "no", 400, {"supported": ["2025-11-25"]})
     assert (await failure_of(connection)).reason == "session_lost"
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
 
     assert await result_of(connection) == DONE_RESULT
     assert app.seen[-1].headers["mcp-session-id"] == "s1"
@@ -129,21 +129,23 @@ async def test_progress_and_client_requests_arrive_on_the_stream_of_a_request(cr
     loop = asyncio.get_running_loop()
 
     async def call(posted: Posted, send: Send) -> None:
-        await begin(send, kind=EVENTS)
+        await begin_answer(send, kind=EVENTS)
         token = posted.body["params"]["_meta"]["progressToken"]
         progress = {"progressToken": token, "progress": 1}
-        await more(send, b": hello\n\n")
-        await more(
+        await send_more(send, b": hello\n\n")
+        await send_more(
             send,
-            event({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}),
+            event_bytes({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}),
         )
-        await more(send, event({"jsonrpc": "2.0", "id": 8, "method": "ping"}))
-        await more(
+        await send_more(send, event_bytes({"jsonrpc": "2.0", "id": 8, "method": "ping"}))
+        await send_more(
             send,
-            event({"jsonrpc": "2.0", "id": 9, "method": "elicitation/create", "params": {"a": 1}}),
+            event_bytes(
+                {"jsonrpc": "2.0", "id": 9, "method": "elicitation/create", "params": {"a": 1}}
+            ),
         )
-        await until(lambda: len(app.of("response")) == 2)
-        await finish(send, event(final(posted, DONE_RESULT)))
+        await wait_until(lambda: len(app.of("response")) == 2)
+        await finish_answer(send, event_bytes(send_final_event(posted, DONE_RESULT)))
         loop.call_soon_threadsafe(answered.set)
 
     app.answers["tools/call"] = call
@@ -176,7 +178,7 @@ async def test_a_request_that_is_given_up_is_cancelled_in_its_session(crm: Crm) 
     app.answers["tools/call"] = call
     connection = connect()
     assert (await failure_of(connection, idle_s=0.3)).reason == "timeout"
-    await until(lambda: app.of("notifications/cancelled"))
+    await wait_until(lambda: app.of("notifications/cancelled"))
 
     cancelled = app.of("notifications/cancelled")[0]
     assert cancelled.body["params"]["requestId"] == app.of("tools/call")[0].id
@@ -188,12 +190,14 @@ async def test_a_stream_that_breaks_is_continued_if_its_events_have_ids(crm: Crm
     app.has_sessions("s1")
 
     async def call(posted: Posted, send: Send) -> None:
-        await begin(send, kind=EVENTS)
-        await finish(send, b"id: e1\nretry: 10\ndata:\n\n")
+        await begin_answer(send, kind=EVENTS)
+        await finish_answer(send, b"id: e1\nretry: 10\ndata:\n\n")
 
     async def again(posted: Posted, send: Send) -> None:
-        await begin(send, kind=EVENTS)
-        await finish(send, event(final(app.of("tools/call")[0], DONE_RESULT), "e2"))
+        await begin_answer(send, kind=EVENTS)
+        await finish_answer(
+            send, event_bytes(send_final_event(app.of("tools/call")[0], DONE_RESULT), "e2")
+        )
 
     app.answers["tools/call"], app.answers["GET"] = call, again
 
@@ -210,13 +214,15 @@ async def test_changes_are_followed(crm: Crm, has_sessions: bool) -> None:
     ending = asyncio.Event()
 
     async def stream(posted: Posted, send: Send) -> None:
-        await begin(send, kind=EVENTS)
+        await begin_answer(send, kind=EVENTS)
         method = "notifications/subscriptions/acknowledged"
         if not has_sessions:
-            await more(send, event({"jsonrpc": "2.0", "method": method, "params": {}}))
-        await more(send, event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
-        await until(ending.is_set)
-        await finish(send)
+            await send_more(send, event_bytes({"jsonrpc": "2.0", "method": method, "params": {}}))
+        await send_more(
+            send, event_bytes({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        )
+        await wait_until(ending.is_set)
+        await finish_answer(send)
 
     if has_sessions:
         app.has_sessions("s1")
@@ -250,7 +256,7 @@ async def test_a_log_level_is_set_once_in_a_session(crm: Crm) -> None:
     """The modern era says it with each request instead."""
     app, connect = crm
     app.has_sessions("s1")
-    app.answers |= {"tools/call": result(DONE_RESULT), "logging/setLevel": result({})}
+    app.answers |= {"tools/call": result_answer(DONE_RESULT), "logging/setLevel": result_answer({})}
     connection = connect()
     for level in ("debug", "debug", "error"):
         await result_of(connection, log_level=level)
@@ -260,16 +266,16 @@ async def test_a_log_level_is_set_once_in_a_session(crm: Crm) -> None:
 
 
 async def test_idle_connections_are_kept_within_a_limit(
-    scripted: tuple[ScriptedServer, str],
+    scripted_server: tuple[ScriptedServer, str],
 ) -> None:
     """The session of the one that was not used for longest ends; forgetting ends all of them."""
-    app, url = scripted
+    app, url = scripted_server
     app.has_sessions("s1", "s2", "s3")
-    app.answers["tools/call"] = result(DONE_RESULT)
+    app.answers["tools/call"] = result_answer(DONE_RESULT)
     process = ConnectingProcess(url.split("/")[2], kept_connections=2)
     for person in ("a", "b", "a", "c"):
         await result_of(process.http(url, (person,)))
-    await until(lambda: app.of("DELETE"))
+    await wait_until(lambda: app.of("DELETE"))
     assert app.of("DELETE")[0].headers["mcp-session-id"] == "s2"
 
     await process.connections.forget(url)
@@ -287,16 +293,16 @@ async def test_a_client_request_on_the_stream_of_the_session_reaches_the_only_re
     ask: Any = {"jsonrpc": "2.0", "id": 4, "method": "elicitation/create", "params": {}}
 
     async def stream(posted: Posted, send: Send) -> None:
-        await begin(send, kind=EVENTS)
+        await begin_answer(send, kind=EVENTS)
         for number in (1, 2):
-            await until(lambda number=number: len(app.of("tools/call")) >= number)  # type: ignore[misc]
-            await more(send, event(ask | {"id": number}))
-            await until(lambda number=number: len(app.of("response")) >= number)  # type: ignore[misc]
+            await wait_until(lambda number=number: len(app.of("tools/call")) >= number)  # type: ignore[misc]
+            await send_more(send, event_bytes(ask | {"id": number}))
+            await wait_until(lambda number=number: len(app.of("response")) >= number)  # type: ignore[misc]
         await stall(posted)
 
     async def call(posted: Posted, send: Send) -> None:
-        await until(lambda: len(app.of("response")) == 2)
-        await result(DONE_RESULT)(posted, send)
+        await wait_until(lambda: len(app.of("response")) == 2)
+        await result_answer(DONE_RESULT)(posted, send)
 
     app.answers |= {"GET": stream, "tools/call": call}
     connection = connect()
@@ -306,7 +312,7 @@ async def test_a_client_request_on_the_stream_of_the_session_reaches_the_only_re
         input_request = await anext(messages)
         assert input_request == UpstreamRequest(1, "elicitation/create", {})
         other = asyncio.create_task(result_of(connection, capabilities={"elicitation": {}}))
-        await until(lambda: len(app.of("tools/call")) == 2)
+        await wait_until(lambda: len(app.of("tools/call")) == 2)
         await exchange.respond(1, {"result": {"action": "accept"}})
         assert await anext(messages) == UpstreamResult(DONE_RESULT)
         assert await other == DONE_RESULT

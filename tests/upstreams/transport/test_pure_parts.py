@@ -177,7 +177,7 @@ def test_a_message_on_a_pipe_belongs_to_the_request_it_names_or_to_the_only_one(
     assert owner_of(progress, {3}) is None
 
 
-async def silence(clock: ExchangeTimeouts, seconds: float = 60) -> None:
+async def wait_for_silence(clock: ExchangeTimeouts, seconds: float = 60) -> None:
     """Wait for an upstream that sends nothing for so long."""
     async with clock.waiting():
         await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=seconds)
@@ -187,15 +187,15 @@ async def test_the_timeouts_pause_while_the_upstream_waits() -> None:
     """They are the limit of silence and the limit of the whole call."""
     clock = ExchangeTimeouts(timeout_s=0.3, idle_s=0.1)
     clock.pause()
-    await silence(clock, 0.4)
+    await wait_for_silence(clock, 0.4)
     clock.resume()
 
     for _ in range(3):
         with pytest.raises(TimeoutError):
-            await silence(clock)
+            await wait_for_silence(clock)
     spent = ExchangeTimeouts(timeout_s=0.0, idle_s=60)
     with pytest.raises(TimeoutError):
-        await silence(spent)
+        await wait_for_silence(spent)
 
 
 async def test_an_answer_resumes_the_timeouts_of_a_running_wait() -> None:
@@ -205,7 +205,7 @@ async def test_an_answer_resumes_the_timeouts_of_a_running_wait() -> None:
     asyncio.get_running_loop().call_later(0.2, clock.resume)
 
     with pytest.raises(TimeoutError):
-        await silence(clock)
+        await wait_for_silence(clock)
 
 
 async def test_requests_beyond_the_limit_are_queued_in_order_and_then_refused() -> None:

@@ -108,11 +108,11 @@ def connected(
 ) -> UpstreamConnection:
     """A connection that knows the era already, as it does after its first request."""
     connection = process.http(url, principal)
-    remember(process.connections, url, era)
+    set_known_era(process.connections, url, era)
     return connection
 
 
-def remember(connections: UpstreamConnections, url: str, era: Era) -> None:
+def set_known_era(connections: UpstreamConnections, url: str, era: Era) -> None:
     connections._servers[url].known_era.era = era
 
 

@@ -27,13 +27,13 @@ from tests.upstreams.transport.test_http_requests import (
     failure_of,
     messages_of,
     result_of,
-    until,
+    wait_until,
 )
 
 PROGRAM = str(Path(__file__).with_name("stdio_program.py"))
 
 
-def doing(*behaviour: str, **more: Any) -> StdioProgram:
+def program_that(*behaviour: str, **more: Any) -> StdioProgram:
     """A program that has these behaviours (`stdio_program.py`)."""
     return StdioProgram(
         command=sys.executable,
@@ -66,35 +66,35 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize("behaviour", ["modern", "session", "dies early"])
 async def test_the_era_is_found_out_over_pipes(process: ConnectingProcess, behaviour: str) -> None:
     """This works for a program that exits on a request before the handshake, too."""
-    description = await process.stdio(doing(behaviour)).describe()
+    description = await process.stdio(program_that(behaviour)).describe()
 
     assert description.era == ("modern" if behaviour == "modern" else "session")
 
 
 async def test_a_program_starts_at_first_use_and_ends_when_idle(process: ConnectingProcess) -> None:
     """The next use starts another one, at once."""
-    connection = process.stdio(doing(idle_s=0.2))
+    connection = process.stdio(program_that(idle_s=0.2))
     first = await tool_answer(connection, "pid")
-    await until(lambda: not is_alive(first))
+    await wait_until(lambda: not is_alive(first))
 
     assert await tool_answer(connection, "pid") != first
 
 
 async def test_a_program_ends_with_its_child_processes(process: ConnectingProcess) -> None:
     """Children that ignore the signal or have left the process group end, too."""
-    connection = process.stdio(doing("ignores SIGTERM"))
+    connection = process.stdio(program_that("ignores SIGTERM"))
     pids = [await tool_answer(connection, "pid"), *(await tool_answer(connection, "children"))]
     assert all(map(is_alive, pids))
     await process.connections.forget("s")
 
-    await until(lambda: not any(map(is_alive, pids)))
+    await wait_until(lambda: not any(map(is_alive, pids)))
 
 
 async def test_a_crash_fails_all_requests_and_the_next_use_restarts_the_program(
     process: ConnectingProcess,
 ) -> None:
     """The outcome of those that ran is unknown; they are not sent again."""
-    connection = process.stdio(doing())
+    connection = process.stdio(program_that())
     first = await tool_answer(connection, "pid")
     silent = asyncio.create_task(failure_of_call(connection, "silence"))
     crash = await failure_of_call(connection, "crash")
@@ -113,7 +113,7 @@ async def test_a_program_that_never_starts_is_retried_only_after_a_pause(
     process: ConnectingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile requests fail at once, and say how long."""
-    connection = process.stdio(doing("never starts"))
+    connection = process.stdio(program_that("never starts"))
     assert (await failure_of(connection)).reason == "unreachable"
     assert (await failure_of(connection)).retry_after_s == 5
     pause = await failure_of(connection)
@@ -123,7 +123,7 @@ async def test_a_program_that_never_starts_is_retried_only_after_a_pause(
 
 async def test_concurrent_requests_share_the_pipe(process: ConnectingProcess) -> None:
     """Answers come in any order, and a slow one does not delay others."""
-    connection = process.stdio(doing())
+    connection = process.stdio(program_that())
     slow = asyncio.create_task(tool_answer(connection, "slow"))
     others = await asyncio.gather(*(tool_answer(connection, f"n{number}") for number in range(20)))
 
@@ -134,7 +134,7 @@ async def test_concurrent_requests_share_the_pipe(process: ConnectingProcess) ->
 
 async def test_each_tenant_or_each_person_has_a_process(process: ConnectingProcess) -> None:
     """The setting `per` decides which."""
-    shared, own = doing(per="tenant"), doing(per="person")
+    shared, own = program_that(per="tenant"), program_that(per="person")
     people = [("alice",), ("bob",), ("alice",)]
     together = [await tool_answer(process.stdio(shared, person), "pid") for person in people]
     apart = [await tool_answer(process.stdio(own, person, id="own"), "pid") for person in people]
@@ -150,7 +150,7 @@ async def test_a_program_gets_only_the_configured_environment(
 ) -> None:
     """It may name secrets of its own tenant; the server's variables are left out."""
     monkeypatch.setenv("GATEPOST_KEYS__RING", "hidden")
-    program = doing(env={"TOKEN": "secret:GITHUB", "MODE": "plain"})
+    program = program_that(env={"TOKEN": "secret:GITHUB", "MODE": "plain"})
     environment_seen = await tool_answer(process.stdio(program), "environment")
     assert (environment_seen["TOKEN"], environment_seen["MODE"]) == (UPSTREAM_SECRET, "plain")
     assert "hidden" not in str(environment_seen)
@@ -165,8 +165,10 @@ async def test_a_program_has_no_network_unless_allowed(process: ConnectingProces
     """Neither TCP nor UDP leaves the sandbox."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         env = {"PORT": str(listening.getsockname()[1])}
-        closed = await tool_answer(process.stdio(doing(env=env)), "reach")
-        opened = await tool_answer(process.stdio(doing(env=env, network=True), id="open"), "reach")
+        closed = await tool_answer(process.stdio(program_that(env=env)), "reach")
+        opened = await tool_answer(
+            process.stdio(program_that(env=env, network=True), id="open"), "reach"
+        )
 
     assert closed == ["PermissionError", "PermissionError"]
     assert opened == ["done", "done"]
@@ -179,8 +181,8 @@ async def test_a_program_reads_and_runs_only_allowed_paths(
     (tmp_path / "secret").write_text("x", encoding="utf-8")
     (tmp_path / "tool").write_text("#!/bin/sh\n", encoding="utf-8")
     (tmp_path / "tool").chmod(0o755)
-    connection = process.stdio(doing())
-    other = process.stdio(readable(doing(), tmp_path), id="other")
+    connection = process.stdio(program_that())
+    other = process.stdio(with_readable(program_that(), tmp_path), id="other")
 
     assert await tool_answer(connection, "read", path=str(tmp_path / "secret")) == "PermissionError"
     assert await tool_answer(connection, "read", path="/etc/shadow") == "PermissionError"
@@ -188,7 +190,7 @@ async def test_a_program_reads_and_runs_only_allowed_paths(
     assert await tool_answer(other, "run", argv=[str(tmp_path / "tool")]) == "PermissionError"
 
 
-def readable(program: StdioProgram, folder: Path) -> StdioProgram:
+def with_readable(program: StdioProgram, folder: Path) -> StdioProgram:
     return StdioProgram(
         command=program.command, args=program.args, reads=(*program.reads, str(folder))
     )
@@ -196,14 +198,14 @@ def readable(program: StdioProgram, folder: Path) -> StdioProgram:
 
 async def test_the_memory_of_a_program_is_bounded(process: ConnectingProcess) -> None:
     """An allocation beyond the limit fails in the program."""
-    connection = process.stdio(doing(memory_bytes=200_000_000))
+    connection = process.stdio(program_that(memory_bytes=200_000_000))
 
     assert await tool_answer(connection, "memory") == "MemoryError"
 
 
 async def test_stray_output_is_skipped(process: ConnectingProcess) -> None:
     """Lines that are no JSON are skipped, too; a message beyond the limit fails its request."""
-    connection = process.stdio(doing())
+    connection = process.stdio(program_that())
 
     assert await tool_answer(connection, "print") == "printed"
     large = {"name": "large", "arguments": {}}
@@ -217,7 +219,7 @@ async def test_a_client_request_is_accepted_only_during_a_single_request(
     process: ConnectingProcess,
 ) -> None:
     """With several running requests the wrong person could be asked."""
-    connection = process.stdio(doing())
+    connection = process.stdio(program_that())
     call = {"name": "ask", "arguments": {}}
     async with connection.exchange("tools/call", call, RequestOptions()) as exchange:
         messages = exchange.messages()
@@ -239,7 +241,7 @@ async def test_a_client_request_is_accepted_only_during_a_single_request(
 
 async def test_changes_of_a_program_are_followed_while_it_runs(process: ConnectingProcess) -> None:
     """The stream of changes ends with the program."""
-    connection = process.stdio(doing())
+    connection = process.stdio(program_that())
     async with connection.notifications() as changes:
         await tool_answer(connection, "change")
         assert (await anext(changes)).method == "notifications/tools/list_changed"
@@ -250,7 +252,7 @@ async def test_changes_of_a_program_are_followed_while_it_runs(process: Connecti
 
 async def test_standard_error_is_logged_without_secrets(process: ConnectingProcess) -> None:
     """The event is `upstream_stderr`; this program writes there when a request is cancelled."""
-    connection = process.stdio(doing())
+    connection = process.stdio(program_that())
     with capture_logs() as logs:
         await tool_answer(connection, "log", line=f"token {UPSTREAM_SECRET}")
         async with connection.exchange(
@@ -261,7 +263,7 @@ async def test_standard_error_is_logged_without_secrets(process: ConnectingProce
             await exchange.cancel("nobody waits")
             await asyncio.wait([waiting])
             waiting.exception()
-        await until(lambda: any("cancelled" in str(event.get("line")) for event in logs))
+        await wait_until(lambda: any("cancelled" in str(event.get("line")) for event in logs))
     lines = [event["line"] for event in logs if event["event"] == "upstream_stderr"]
 
     assert "token [secret]" in lines

@@ -25,7 +25,6 @@ from gatepost.mcp.tasks.task_record import (
     with_end,
 )
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.shared_store import Wakeable
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Outcome
 from gatepost.tools.client import (
@@ -87,7 +86,7 @@ class RunningTask(SilentClient):
         self._keys = keys
         """The keys of requests for input that this run has come to."""
         self._read_every_s = task_store.limits.lease_s / READS_PER_LEASE
-        self._wakeable = Wakeable()
+        self._wake_ups = task_store.wake_ups(self._tenant, record.id)
         self._changed = asyncio.Event()
         self._message = record.status_message
         self._noted_at = 0.0
@@ -139,11 +138,11 @@ class RunningTask(SilentClient):
 
     async def run(self) -> None:
         """Manage the task until its outcome is stored or another server has taken it over."""
-        async with self._task_store.followed(self._tenant, self.record.id, self._wakeable.wake):
+        async with self._wake_ups:
             # The first reading finds the changes from before the subscription.
             while not self.work.done():
                 await self._read()
-                await self._wakeable.wait(self._read_every_s)
+                await self._wake_ups.wait(self._read_every_s)
             await self._conclude()
 
     async def _conclude(self) -> None:
@@ -228,7 +227,7 @@ class RunningTask(SilentClient):
         raise ToolFailure("denied", NOT_ANSWERED)
 
     def _work_ended(self, _: "asyncio.Task[Outcome]") -> None:
-        self._wakeable.wake()
+        self._wake_ups.wake()
         self._changed.set()
 
     async def _ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
@@ -253,7 +252,7 @@ class RunningTask(SilentClient):
         except asyncio.CancelledError:
             # The tool stopped asking or is stopped, so these requests are withdrawn.
             self._withdrawn |= dict.fromkeys(keys.values())
-            self._wakeable.wake()
+            self._wake_ups.wake()
             raise
         return answers
 

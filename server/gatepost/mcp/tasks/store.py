@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -14,6 +15,7 @@ from gatepost.mcp.responses import rate_limited
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.quota import QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
+from gatepost.storage.shared_store import WakeUps
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost.tools.api import Failure
 
@@ -171,24 +173,10 @@ class TaskStore:
                 _log.warning("task_change_waits")
                 await asyncio.sleep(retry_s)
 
-    @asynccontextmanager
-    async def followed(
-        self, tenant: str, task_id: str, deliver: Callable[[], None]
-    ) -> AsyncIterator[None]:
-        """Deliver the task's changes during a block; none if the shared store is unavailable."""
-        moved = ChangeNotification("task", task_id)
-        subscription = None
-        try:
-            subscription = await self._pubsub.follow(
-                tenant, lambda change: deliver() if change == moved else None
-            )
-        except StoreUnavailable:
-            _log.warning("task_polled")
-        try:
-            yield
-        finally:
-            if subscription is not None:
-                subscription.end()
+    def wake_ups(self, tenant: str, task_id: str) -> WakeUps:
+        """Return what wakes a task of the event loop when a stored task has changed."""
+        follow = partial(self._pubsub.follow, tenant)
+        return WakeUps(follow, message=ChangeNotification("task", task_id))
 
     async def _publish(self, tenant: str, task_id: str) -> None:
         try:

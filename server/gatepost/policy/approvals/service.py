@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.approval_request import (
@@ -268,8 +269,8 @@ class WaitingCall:
 
     async def over(self) -> None:
         """Return once the request is decided or the caller is gone; implements `Waiting`."""
-        shared_store = self._shared_store.of(self._tenant)
-        async with WakeUps(shared_store, TOPIC, message=self._id.encode()) as wake_ups:
+        follow = partial(self._shared_store.of(self._tenant).follow, TOPIC)
+        async with WakeUps(follow, message=self._id.encode()) as wake_ups:
             while not self._is_gone() and await self._is_open():
                 await wake_ups.wait(POLL_S)
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -89,7 +90,7 @@ class IdempotentExecution:
         self._outcome: asyncio.Future[CallOutcome] = loop.create_future()
         count_until(self._outcome)
         self._stopped: asyncio.Future[None] = loop.create_future()
-        self._wake_ups = WakeUps(shared_store, self._topic)
+        self._wake_ups = WakeUps(partial(shared_store.follow, self._topic))
         self._callers = 0
         self.leads = False
         """Whether this process ran the call, and not another one or an earlier run."""
