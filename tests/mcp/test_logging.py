@@ -218,7 +218,7 @@ async def test_pr_02_a_delayed_report_comes_as_soon_as_the_limit_allows() -> Non
     for number in range(100):
         await audience.progress(number, None, None)
     assert sent == list(range(10))
-    later = audience._later
+    later = audience._delayed_task
     assert later is not None
     await later
 

@@ -28,7 +28,7 @@ TOOL = '''
 from gatepost import CallContext, Pack
 from gatepost.mcp import client as mcp_client
 
-mcp_client.SIGN_EVERY_S = mcp_client.HOLD_S = 3600.0
+mcp_client.KEEP_ALIVE_S = mcp_client.HOLD_S = 3600.0
 
 pack = Pack("seldom")
 

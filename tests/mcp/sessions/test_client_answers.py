@@ -80,7 +80,7 @@ async def test_de_10_an_answer_arrives_although_its_notification_is_lost(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The waiting process also polls for the answer."""
-    monkeypatch.setattr(client, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(client, "POLL_S", 0.02)
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
 
