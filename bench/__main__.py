@@ -87,7 +87,7 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(values)
 
 
-def chosen(options: argparse.Namespace) -> tuple[tuple[Contestant, ...], tuple[str, ...]]:
+def selected(options: argparse.Namespace) -> tuple[tuple[Contestant, ...], tuple[str, ...]]:
     """Return the servers and workloads of this run; raise ValueError for unknown names."""
     names = {each.name for each in workload.WORKLOADS}
     workloads = [name for name in options.only if name in names]
@@ -99,7 +99,7 @@ def chosen(options: argparse.Namespace) -> tuple[tuple[Contestant, ...], tuple[s
     )
 
 
-def profiled(options: argparse.Namespace) -> list[str]:
+def servers_to_profile(options: argparse.Namespace) -> list[str]:
     """Return the names of the servers to profile: those given, else Gatepost."""
     names = [each.name for each in contestants.CONTESTANTS]
     return [name for name in options.only if name in names] or ["gatepost"]
@@ -119,7 +119,7 @@ def free_ports(names: Sequence[str]) -> dict[str, int]:
 
 def plan(options: argparse.Namespace) -> BenchPlan:
     """Return the plan of what the command line asks for."""
-    servers, names = chosen(options)
+    servers, names = selected(options)
 
     def workloads(contestant: Contestant, number: int) -> tuple[str, ...]:
         offered = contestant.workloads
@@ -155,17 +155,17 @@ def execute(options: argparse.Namespace, bench_plan: BenchPlan) -> int:
         calls_only = options.listen or options.gateway or "fresh" not in workload_names
         fresh_tokens = 0 if calls_only else options.fresh or FRESH_A_SECOND * bench_plan.seconds
         print(f"minting {fresh_tokens + 1001} tokens ...", flush=True)
-        purse = tokens.Purse.fill(mint, folder, fresh_tokens=fresh_tokens)
+        token_pools = tokens.TokenPools.fill(mint, folder, fresh_tokens=fresh_tokens)
         # Not before the tokens are minted, which every core may help with.
         cores.pin_load(0)
-        bench = RoundRunner(folder, origin, resource, purse, cores, ports)
+        bench = RoundRunner(folder, origin, resource, token_pools, cores, ports)
         if options.listen:
             return listened(options, bench, mint)
         if options.gateway:
             return proxied(options, bench)
         if options.profile:
             for load in workload.by_name(sorted(workload_names)):
-                for server in profiled(options):
+                for server in servers_to_profile(options):
                     print(
                         hotspots.profile(bench, server, load, max(bench_plan.seconds, 5)),
                         end="\n\n",
@@ -198,8 +198,8 @@ def proxied(options: argparse.Namespace, bench: RoundRunner) -> int:
         print(gateway.profile(bench, servers, max(seconds, 5)))
         return 0
     number = options.rounds or (1 if options.quick else 3)
-    say = lambda line: print(line, flush=True)  # noqa: E731
-    costs = gateway.run(bench, number, seconds, say, options.only)
+    report_progress = lambda line: print(line, flush=True)  # noqa: E731
+    costs = gateway.run(bench, number, seconds, report_progress, options.only)
     print(f"\n{gateway.render(costs)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-gateway.json"
     gateway.save(costs, this_machine(), path)
@@ -253,8 +253,10 @@ def several(
     """Call several processes, print, save; *seconds* unless the options say otherwise."""
     number = options.rounds or (1 if options.quick else 3)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
-        say = lambda line: print(line, flush=True)  # noqa: E731
-        samples = run(Path(folder_name), origin, number, options.seconds or seconds, say)
+        report_progress = lambda line: print(line, flush=True)  # noqa: E731
+        samples = run(
+            Path(folder_name), origin, number, options.seconds or seconds, report_progress
+        )
     print(f"\n{render(samples)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.json"
     replicas.save(samples, this_machine(), path)
@@ -266,10 +268,10 @@ def flattened(options: argparse.Namespace) -> int:
     """Call servers of growing sizes, print, save."""
     steps = flat.steps(full=options.full, only=options.only)
     number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 3
-    say = lambda line: print(line, flush=True)  # noqa: E731
+    report_progress = lambda line: print(line, flush=True)  # noqa: E731
     with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
         site = flat.FlatSite(Path(folder_name), origin, Cores.choose())
-        results = flat.run(site, steps, number, seconds, say)
+        results = flat.run(site, steps, number, seconds, report_progress)
     print(f"\n{flat.render(results)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-flat.json"
     flat.save(results, this_machine(), path)
@@ -280,10 +282,13 @@ def flattened(options: argparse.Namespace) -> int:
 def sized(options: argparse.Namespace) -> int:
     """Send documents of growing sizes, print, save."""
     number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 2
-    say = lambda line: print(line, flush=True)  # noqa: E731
+    report_progress = lambda line: print(line, flush=True)  # noqa: E731
     with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
         rows = sizes.run(
-            sizes.SizeSite(Path(folder_name), origin, Cores.choose()), number, seconds, say
+            sizes.SizeSite(Path(folder_name), origin, Cores.choose()),
+            number,
+            seconds,
+            report_progress,
         )
     print(f"\n{sizes.render(rows)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-sizes.json"

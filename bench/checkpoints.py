@@ -115,18 +115,18 @@ class CheckpointSite:
 
     def interval(self, process: BenchProcess) -> Interval:
         """Send calls for an interval."""
-        before = signed(process)
+        before = signed_checkpoints(process)
         url, script = f"http://{self.endpoint.address}", self.folder / "calls.lua"
         account = wrk.load(url, script, seconds=SECONDS, cores=self.cores)
-        return Interval(account.rate, account.p99_us, signed(process) - before)
+        return Interval(account.rate, account.p99_us, signed_checkpoints(process) - before)
 
 
-def signed(process: BenchProcess) -> int:
+def signed_checkpoints(process: BenchProcess) -> int:
     """Return how many checkpoints a server has logged."""
     return process.output.count('"audit_checkpoint"')
 
 
-def stopped(process: BenchProcess) -> float:
+def stop_duration_s(process: BenchProcess) -> float:
     """Stop a server and return how many seconds it took to end."""
     began = time.monotonic()
     os.kill(process.pid, signal.SIGTERM)
@@ -135,21 +135,25 @@ def stopped(process: BenchProcess) -> float:
     return time.monotonic() - began
 
 
-def run(site: CheckpointSite, tenants: int, say: Callable[[str], object] = print) -> Costs:
+def run(
+    site: CheckpointSite, tenants: int, report_progress: Callable[[str], object] = print
+) -> Costs:
     """Measure calls before, while and after all chains are signed, and then the two stops."""
     asyncio.run(grow(site.folder, tenants))
     intervals: list[Interval] = []
     with site.served() as process:
         until = time.monotonic() + SIGNED_S
-        while signed(process) < tenants and time.monotonic() < until:
+        while signed_checkpoints(process) < tenants and time.monotonic() < until:
             intervals.append(site.interval(process))
-            say(f"{intervals[-1].rate:6.0f} calls/s, {intervals[-1].signed} checkpoints")
-        idle_stop_s = stopped(process)
+            report_progress(
+                f"{intervals[-1].rate:6.0f} calls/s, {intervals[-1].signed} checkpoints"
+            )
+        idle_stop_s = stop_duration_s(process)
     asyncio.run(grow(site.folder, tenants))
     site.configure(after_s=3600)
     with site.served() as process:
-        stop_s = stopped(process)
-        at_stop = signed(process)
+        stop_s = stop_duration_s(process)
+        at_stop = signed_checkpoints(process)
     signing_s = SECONDS * sum(1 for interval in intervals if interval.signed)
     return Costs(tenants, intervals, signing_s, idle_stop_s, stop_s, at_stop)
 

@@ -13,7 +13,7 @@ SPARE = 500
 
 
 class Stuck(Exception):
-    """Some streams did not say in time what was expected of them."""
+    """Some streams did not report_progress in time what was expected of them."""
 
 
 def room_for(streams: int) -> None:

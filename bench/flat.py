@@ -233,7 +233,7 @@ def run(
     rows: Mapping[str, Sequence[FlatStep]],
     rounds: int,
     seconds: int,
-    say: Callable[[str], object] = print,
+    report_progress: Callable[[str], object] = print,
 ) -> FlatResults:
     """Measure each row: the floor and all sizes in turn, several times."""
     samples: list[FlatSample] = []
@@ -242,13 +242,13 @@ def run(
             served = [stack.enter_context(site.served(FlatStep(FLOOR, len(samples))))]
             for step in row:
                 served.append(stack.enter_context(site.served(step)))
-                say(f"{step.size:,} {name}: ready")
+                report_progress(f"{step.size:,} {name}: ready")
             for _ in range(rounds):
                 for server in served:
                     sample = server.sample(seconds)
                     floor = FlatStep(name, 0) if server.step.is_floor else server.step
                     samples.append(replace(sample, step=floor))
-                    say(f"{floor.size:,} {name}: {sample.cpu_us:.0f} µs")
+                    report_progress(f"{floor.size:,} {name}: {sample.cpu_us:.0f} µs")
     costs = []
     for step in rows.get("records", ()):
         costs += asyncio.run(pages(site.database(step), "tenant-0", step.size))

@@ -176,7 +176,7 @@ def start_all(
                 bench.started(contestant, round_, gatepost.DEMO_TOOLS, RoundResults())
             )
             # Gatepost fetches the catalogues in the background.
-            token = bench.purse.first("one")
+            token = bench.token_pools.first("one")
             first_answer(
                 process, bench.endpoint(contestant, workload), workload, token, limit_s=START_S
             )
@@ -192,7 +192,7 @@ def run(
     bench: RoundRunner,
     rounds: int,
     seconds: int,
-    tell: Callable[[str], None],
+    report_progress: Callable[[str], None],
     only: Sequence[str] = (),
 ) -> GatewayCosts:
     """
@@ -203,7 +203,7 @@ def run(
     costs = GatewayCosts()
     names = {FLOOR, FORWARD, *only} if only else {gateway.name for gateway in gateways("")}
     for round_ in range(1, rounds + 1):
-        tell(f"round {round_} of {rounds} ...")
+        report_progress(f"round {round_} of {rounds} ...")
         with upstream_running(bench) as origin, ExitStack() as stack:
             rows = [gateway for gateway in gateways(origin) if gateway.name in names]
             running = start_all(stack, bench, rows, round_, costs)
@@ -236,7 +236,7 @@ def profile(bench: RoundRunner, servers: Sequence[str], seconds: int) -> str:
                     continue
                 workload, process = workload_of(contestant, PROXIED_WORKLOAD), running[0][1]
                 cpu_us = bench.measure(0, contestant, process, workload, seconds).cpu_us
-                stacks = hotspots.watched(bench, process, contestant, workload, seconds)
+                stacks = hotspots.recorded_stacks(bench, process, contestant, workload, seconds)
             spots = hotspots.from_stacks(stacks or "", cpu_us)
             parts.append(hotspots.render(contestant.title, spots, cpu_us))
     return "\n\n".join(parts)

@@ -109,13 +109,13 @@ def render(title: str, hot_spots: list[Spot], cpu_us: float) -> str:
     )
 
 
-def spy() -> str | None:
+def py_spy_path() -> str | None:
     """Return where py-spy is: beside this interpreter or on the path."""
     beside = Path(sys.executable).parent / "py-spy"
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def watched(
+def recorded_stacks(
     bench: RoundRunner,
     process: BenchProcess,
     contestant: Contestant,
@@ -123,7 +123,7 @@ def watched(
     seconds: int,
 ) -> str | None:
     """Return the stacks of a process under load; None when py-spy cannot read them."""
-    program = spy()
+    program = py_spy_path()
     if program is None:
         return None
     path = bench.folder / "stacks.txt"
@@ -158,7 +158,7 @@ def profile(bench: RoundRunner, server: str, workload: Workload, seconds: int) -
             process, _ = stack.enter_context(bench.started(contestant, 0, workload.tools, results))
             bench.load(contestant, workload, 1)
             cpu_us = bench.measure(0, contestant, process, workload, seconds).cpu_us
-            stacks = watched(bench, process, contestant, workload, seconds)
+            stacks = recorded_stacks(bench, process, contestant, workload, seconds)
         if stacks:
             return render(title, from_stacks(stacks, cpu_us), cpu_us)
         path = bench.folder / "statistics"

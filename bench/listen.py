@@ -120,7 +120,7 @@ class Trial:
         before = self._warm()
         with ClientStreams(self._port) as streams:
             streams.join(cost.streams, self._call, b"HTTP/1.1 200", limit_s=OPEN_S)
-            cost.bytes_per_connection = self._grown(before) / cost.streams
+            cost.bytes_per_connection = self._memory_growth(before) / cost.streams
 
     def streams(self, cost: ListenCost) -> None:
         """Measure the costs of open streams."""
@@ -130,16 +130,16 @@ class Trial:
             begun = time.monotonic()
             streams.join(cost.streams, self._listen, b"acknowledged", limit_s=OPEN_S)
             cost.open_s = time.monotonic() - begun
-            cost.bytes_per_stream = self._grown(before) / cost.streams
+            cost.bytes_per_stream = self._memory_growth(before) / cost.streams
             cpu = self._process.usage().cpu_s
             cost.signs_of_life = streams.idle(self._idle_s)
             cost.idle_cpu = (self._process.usage().cpu_s - cpu) / self._idle_s
-            cost.p99_us["idle"] = self._beside(streams.idle)
+            cost.p99_us["idle"] = self._p99_during(streams.idle)
             firsts, lasts = zip(
                 *(self._announce(streams) for _ in range(ANNOUNCEMENTS)), strict=True
             )
             cost.reached_first_s, cost.reached_all_s = median(firsts), median(lasts)
-            cost.p99_us["announced"] = self._beside(lambda _: self._announce(streams))
+            cost.p99_us["announced"] = self._p99_during(lambda _: self._announce(streams))
 
     def _warm(self) -> int:
         """Return the resident bytes once every caller's token has been seen."""
@@ -152,13 +152,13 @@ class Trial:
     def _nth(self, first: int, number: int) -> bytes:
         return self._call(first + number)
 
-    def _grown(self, before: int) -> int:
+    def _memory_growth(self, before: int) -> int:
         return self._process.usage().resident - before
 
     def _p99(self) -> float:
         return float(self._bench.load(self._contestant, WARM, CALL_S).p99_us)
 
-    def _beside(self, work: Callable[[float], object]) -> float:
+    def _p99_during(self, work: Callable[[float], object]) -> float:
         """Return the p99 of calls while *work* (given seconds) is done again and again."""
         p99s: list[float] = []
         calls = Thread(target=lambda: p99s.append(self._p99()))
@@ -201,7 +201,11 @@ class Trial:
 
 
 def run(
-    bench: RoundRunner, mint: Mint, streams: int, idle_s: int, tell: Callable[[str], None]
+    bench: RoundRunner,
+    mint: Mint,
+    streams: int,
+    idle_s: int,
+    report_progress: Callable[[str], None],
 ) -> list[ListenCost]:
     """Run one trial of each server, one after the other."""
     room_for(streams)
@@ -209,7 +213,7 @@ def run(
     tokens = [mint.token(TENANTS * number) for number in range(CALLERS)]
     costs = []
     for contestant in (SSE, GATEPOST):
-        tell(f"{contestant.title}: {streams} streams ...")
+        report_progress(f"{contestant.title}: {streams} streams ...")
         cost = ListenCost(contestant.name, streams)
         for at, step in enumerate((Trial.connections, Trial.streams)):
             # A server of its own for each: freed memory is used again and would hide what is new.

@@ -93,7 +93,7 @@ def secrets(count: int) -> dict[str, str]:
     }
 
 
-def timed(work: Callable[[], object]) -> float:
+def cpu_ms(work: Callable[[], object]) -> float:
     """Return the milliseconds of this process's CPU that *work* takes."""
     begun = time.process_time()
     work()
@@ -118,10 +118,10 @@ def run(rounds: int, size: int = MEGABYTE) -> tuple[list[RedactionCost], list[Ma
             making[count].append((time.process_time() - begun) * 1000)
         for name, document in documents.items():
             value = msgspec.json.decode(document)
-            floor = min(timed(lambda: msgspec.json.encode(value)) for _ in range(3))  # noqa: B023
+            floor = min(cpu_ms(lambda: msgspec.json.encode(value)) for _ in range(3))  # noqa: B023
             for count in SECRETS:
                 blocks = name != "JSON as value"
-                ms = timed(lambda: cleaned(document, redactors[count], blocks=blocks))  # noqa: B023
+                ms = cpu_ms(lambda: cleaned(document, redactors[count], blocks=blocks))  # noqa: B023
                 scale = MEGABYTE / len(document)
                 searched.setdefault((name, count), []).append((ms * scale, ms / (floor or ms)))
     costs = [

@@ -139,7 +139,7 @@ def run(
     issuer: BenchIssuer,
     rounds: int,
     seconds: int,
-    say: Callable[[str], object] = print,
+    report_progress: Callable[[str], object] = print,
 ) -> list[ProcessesSample]:
     """Measure each number of replicas in turn, several times."""
     samples = []
@@ -150,7 +150,7 @@ def run(
                 with site.served(number, DELAY_MS) as served:
                     site.sample(served, 1)
                     samples.append(site.sample(served, seconds))
-                say(f"{number} replicas: {samples[-1].rate:6.0f} calls/s")
+                report_progress(f"{number} replicas: {samples[-1].rate:6.0f} calls/s")
     return samples
 
 

@@ -16,7 +16,7 @@ from bench.issuer import BenchIssuer
 from bench.probe import NotAnswering, ask, first_answer, line_printed
 from bench.process import BenchProcess, Cores
 from bench.servers.settings import Settings
-from bench.tokens import Purse
+from bench.tokens import TokenPools
 from bench.workload import FEW_TOOLS, WORKLOADS, BenchEndpoint, Workload
 
 START_S = 60
@@ -93,7 +93,7 @@ class RoundRunner:
     folder: Path
     issuer: BenchIssuer
     resource: str
-    purse: Purse
+    token_pools: TokenPools
     cores: Cores
     ports: dict[str, int]
 
@@ -122,7 +122,7 @@ class RoundRunner:
         """Send a workload to a server for one interval."""
         endpoint = self.endpoint(contestant, workload)
         path = self.folder / f"{workload.name}-{contestant.name}.lua"
-        script = wrk.script(workload, endpoint, self.purse.files.get(workload.tokens))
+        script = wrk.script(workload, endpoint, self.token_pools.files.get(workload.tokens))
         path.write_text(script, encoding="utf-8")
         return wrk.load(
             f"http://{endpoint.address}",
@@ -148,7 +148,7 @@ class RoundRunner:
             ready_s = None
             if contestant.ready_line:
                 ready_s = line_printed(process, contestant.ready_line, limit_s=START_S) - begun
-            endpoint, token = self.endpoint(contestant, WARM), self.purse.take(WARM.tokens)
+            endpoint, token = self.endpoint(contestant, WARM), self.token_pools.take(WARM.tokens)
             answered = first_answer(process, endpoint, WARM, token, limit_s=START_S) - begun
             resident = process.usage().resident
             yield process, Start(number, contestant.name, answered, ready_s, resident)
@@ -174,7 +174,7 @@ class RoundRunner:
     ) -> RoundSample:
         """Measure one interval, the server's CPU taken from outside around it."""
         answer = ask(
-            self.endpoint(contestant, workload), workload, self.purse.take(workload.tokens)
+            self.endpoint(contestant, workload), workload, self.token_pools.take(workload.tokens)
         )
         problem = workload.misread(answer.status, answer.body)
         if problem:
@@ -215,7 +215,7 @@ def learn_sizes(bench: RoundRunner, workloads: Sequence[Workload], results: Roun
     endpoint = BenchEndpoint(bench.ports["gatepost"])
     for workload in workloads:
         # Every token but a refused one gets the same answer, and fresh ones must stay fresh.
-        token = bench.purse.take("one" if workload.status == 200 else workload.tokens)
+        token = bench.token_pools.take("one" if workload.status == 200 else workload.tokens)
         answer = ask(endpoint, workload, token)
         if workload.misread(answer.status, answer.body) is None:
             results.sizes[workload.answer] = len(answer.body)
@@ -312,10 +312,12 @@ def disk(folder: Path, number: int) -> Disk:
     return Disk(number, median(took), quantiles(took, n=100)[98])
 
 
-def run(bench: RoundRunner, plan: BenchPlan, tell: Callable[[str], None]) -> RoundResults:
-    """Run all rounds; *tell* receives the progress."""
+def run(
+    bench: RoundRunner, plan: BenchPlan, report_progress: Callable[[str], None]
+) -> RoundResults:
+    """Run all rounds; *report_progress* receives the progress."""
     results = RoundResults()
     for number in range(1, plan.rounds + 1):
-        tell(f"round {number} of {plan.rounds} ...")
+        report_progress(f"round {number} of {plan.rounds} ...")
         run_round(bench, plan, number, results)
     return results

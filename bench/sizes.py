@@ -162,7 +162,7 @@ class SizeSite:
 
 
 def run(
-    site: SizeSite, rounds: int, seconds: int, say: Callable[[str], object] = print
+    site: SizeSite, rounds: int, seconds: int, report_progress: Callable[[str], object] = print
 ) -> list[SizeRow]:
     """Measure each document with the floor and both Gateposts in turn, several times."""
     rows: list[SizeRow] = []
@@ -183,7 +183,7 @@ def run(
                         for _ in range(rounds)
                     ]
                 rows.append(SizeRow(kind, size, *map(min, zip(*costs, strict=True))))
-                say(f"{size // KIB:,} KiB of {kind}: done")
+                report_progress(f"{size // KIB:,} KiB of {kind}: done")
     return rows
 
 

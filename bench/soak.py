@@ -130,7 +130,10 @@ def served(folder: Path, issuer: BenchIssuer, port: int) -> Iterator[tuple[Bench
 
 
 async def run(
-    process: BenchProcess, mint: Mint, seconds: float, say: Callable[[str], object] = print
+    process: BenchProcess,
+    mint: Mint,
+    seconds: float,
+    report_progress: Callable[[str], object] = print,
 ) -> Soak:
     """Send every kind of operation for so long; look after a fifth of it and at the end."""
     parts = urlsplit(mint.resource)
@@ -144,7 +147,7 @@ async def run(
         memory_use = await _idle_memory_use(process, callers[0], soak)
         setattr(soak, name, memory_use)
         objects, memory = sum(memory_use.objects.values()), memory_use.resident / 1e6
-        say(f"{memory_use.operations} operations: {objects} objects, {memory:.0f} MB")
+        report_progress(f"{memory_use.operations} operations: {objects} objects, {memory:.0f} MB")
     return soak
 
 

@@ -87,13 +87,13 @@ def garbage(count: int, *, seed: int = 1) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Purse:
+class TokenPools:
     """Files with one token a line, by the workloads' name for them; `none` has no file."""
 
     files: dict[str, Path]
 
     @classmethod
-    def fill(cls, mint: Mint, folder: Path, *, fresh_tokens: int) -> "Purse":
+    def fill(cls, mint: Mint, folder: Path, *, fresh_tokens: int) -> "TokenPools":
         """
         Mint everything a run needs, *fresh_tokens* tokens for the workload of never-seen ones.
         """

@@ -78,7 +78,7 @@ def run(
     issuer: BenchIssuer,
     rounds: int,
     seconds: int,
-    say: Callable[[str], object] = print,
+    report_progress: Callable[[str], object] = print,
 ) -> list[ProcessesSample]:
     """Measure one and two workers in turn, several times."""
     samples = []
@@ -89,7 +89,7 @@ def run(
                 with site.served(workers, number) as process:
                     site.sample(process, workers, 1)
                     samples.append(site.sample(process, workers, seconds))
-                say(f"workers: {workers}, {samples[-1].rate:6.0f} calls/s")
+                report_progress(f"workers: {workers}, {samples[-1].rate:6.0f} calls/s")
     return samples
 
 

@@ -31,7 +31,7 @@ class SureForm(BaseModel):
     sure: Annotated[bool, Field(description="Really delete them?")]
 
 
-async def kept(ctx: CallContext) -> list[Expense]:
+async def stored_expenses(ctx: CallContext) -> list[Expense]:
     """Return the tenant's receipts, in the order in which they came."""
     try:
         data = await ctx.workspace.read(FILE, limit=MAX_BYTES)
@@ -61,7 +61,7 @@ async def add_expense(
 @pack.tool(scopes={"expenses:read"}, read_only=True, idempotent=True, open_world=False)
 async def largest_expense(ctx: CallContext) -> Expense:
     """Find the largest receipt."""
-    expenses = await kept(ctx)
+    expenses = await stored_expenses(ctx)
     if not expenses:
         # Written for a model: what was wrong, and what would work.
         raise ToolFailure("not_found", "There is no receipt yet; add_expense keeps one.")
@@ -71,7 +71,7 @@ async def largest_expense(ctx: CallContext) -> Expense:
 @pack.tool(scopes={"expenses:write"}, destructive=True, idempotent=True, open_world=False)
 async def clear_expenses(ctx: CallContext) -> str:
     """Delete all receipts, once a person has agreed."""
-    count = len(await kept(ctx))
+    count = len(await stored_expenses(ctx))
     answer = await ctx.ask(f"Delete {count} receipts?", SureForm)
     if answer.content is None or not answer.content.sure:
         return "Nothing was deleted."
@@ -83,7 +83,7 @@ async def clear_expenses(ctx: CallContext) -> str:
 @pack.resource("expenses://all", scopes={"expenses:read"}, mime_type="application/json")
 async def all_expenses(ctx: CallContext) -> list[Expense]:
     """Return every receipt, as JSON."""
-    return await kept(ctx)
+    return await stored_expenses(ctx)
 
 
 @pack.prompt(scopes={"expenses:read"})

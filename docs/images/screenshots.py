@@ -88,7 +88,7 @@ def main(wanted: Collection[str]) -> int:
     """Take those pictures, or all; 1 when one is too large."""
     large: list[str] = []
     with chromium() as browser:
-        for suffix, look, only in SERIES:
+        for suffix, browser_options, only in SERIES:
             names = {f"{name}{suffix}" for name in only} if only is not None else None
             if wanted and names is not None and not names & set(wanted):
                 continue
@@ -96,7 +96,7 @@ def main(wanted: Collection[str]) -> int:
                 tempfile.TemporaryDirectory() as folder,
                 open_billing_server(Path(folder)) as billing,
             ):
-                large += _series(billing, browser, suffix, look, names, wanted)
+                large += _series(billing, browser, suffix, browser_options, names, wanted)
     for name in large:
         sys.stdout.write(f"{name} is larger than {MAX_BYTES} bytes\n")
     return 1 if large else 0
@@ -106,18 +106,18 @@ def _series(
     billing: BillingServer,
     browser: Browser,
     suffix: str,
-    look: dict[str, Any],
+    browser_options: dict[str, Any],
     names: Collection[str] | None,
     wanted: Collection[str],
 ) -> list[str]:
     large: list[str] = []
-    for scene, page in scenes(billing, browser, **look):
+    for scene, page in scenes(billing, browser, **browser_options):
         name = f"{scene}{suffix}"
         if (names is not None and name not in names) or (wanted and name not in wanted):
             continue
         picture = b""
         for height in HEIGHTS:
-            picture = small(browser, taken(page, height))
+            picture = with_palette(browser, screenshot(page, height))
             if len(picture) <= MAX_BYTES:
                 break
         (FOLDER / f"dashboard-{name}.png").write_bytes(picture)
@@ -127,16 +127,16 @@ def _series(
     return large
 
 
-def taken(page: Page, most: int) -> bytes:
-    """Take a screenshot of the page from its top, at most *most* pixels high."""
+def screenshot(page: Page, max_height: int) -> bytes:
+    """Take a screenshot of the page from its top, at most *max_height* pixels high."""
     page.evaluate(STEADY)
     height = int(page.evaluate("document.documentElement.scrollHeight"))
     width = int(page.evaluate("window.innerWidth"))
-    clip = {"x": 0, "y": 0, "width": width, "height": min(height, most)}
+    clip = {"x": 0, "y": 0, "width": width, "height": min(height, max_height)}
     return page.screenshot(full_page=True, clip=clip, animations="disabled")  # type: ignore[arg-type]
 
 
-def small(browser: Browser, picture: bytes) -> bytes:
+def with_palette(browser: Browser, picture: bytes) -> bytes:
     """Convert a picture to one with a palette (PNG, colour type 3)."""
     page = browser.new_page()
     data = base64.b64encode(picture).decode()
@@ -152,23 +152,23 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def scenes(billing: BillingServer, browser: Browser, **more: Any) -> Iterator[Scene]:
-    """Yield each scene; *more* has the options of the browser that differ (as in playwright)."""
-    look = {**WIDE_SCREEN, **more}
-    yield from _outside(billing, browser, look)
-    with signed_in(billing, browser, "dave", **look) as dave:
+def scenes(billing: BillingServer, browser: Browser, **options: Any) -> Iterator[Scene]:
+    """Yield each scene; *options* has the options of the browser that differ (as in playwright)."""
+    browser_options = {**WIDE_SCREEN, **options}
+    yield from _outside(billing, browser, browser_options)
+    with signed_in(billing, browser, "dave", **browser_options) as dave:
         yield from _empty(dave)
-        yield from _requests(billing, dave, browser, look)
+        yield from _requests(billing, dave, browser, browser_options)
         yield from _endings(billing, dave)
         yield from _lists(billing, dave)
-    with signed_in(billing, browser, "alice", **look) as alice:
+    with signed_in(billing, browser, "alice", **browser_options) as alice:
         yield "upstreams-empty", alice.open("/upstreams")
         _upstreams(billing)
         page = alice.open("/upstreams")
         for details in page.locator("details").all():
             details.evaluate("details => { details.open = true }")
         yield "upstreams", page
-    with signed_in(billing, browser, "olga", **look) as olga:
+    with signed_in(billing, browser, "olga", **browser_options) as olga:
         _processes(billing)
         yield "operations", olga.open("/operations")
 
@@ -247,12 +247,14 @@ def _catalogue(server_id: str, fetched_at: float) -> Catalogue:
     )
 
 
-def _outside(billing: BillingServer, browser: Browser, look: dict[str, Any]) -> Iterator[Scene]:
-    with signed_in(billing, browser, **look) as anonymous:
+def _outside(
+    billing: BillingServer, browser: Browser, browser_options: dict[str, Any]
+) -> Iterator[Scene]:
+    with signed_in(billing, browser, **browser_options) as anonymous:
         yield "signin", anonymous.open()
-    with signed_in(billing, browser, "erin", **look) as erin:
+    with signed_in(billing, browser, "erin", **browser_options) as erin:
         yield "no-role", erin.open()
-    with signed_in(billing, browser, "bob", **look) as bob:
+    with signed_in(billing, browser, "bob", **browser_options) as bob:
         bob.open().get_by_role("button", name="Sign out").click()
         expect(bob.page.get_by_role("heading", name="You are signed out")).to_be_visible()
         yield "signed-out", bob.page
@@ -266,14 +268,16 @@ def _empty(dave: WebUser) -> Iterator[Scene]:
 
 
 def _requests(
-    billing: BillingServer, dave: WebUser, browser: Browser, look: dict[str, Any]
+    billing: BillingServer, dave: WebUser, browser: Browser, browser_options: dict[str, Any]
 ) -> Iterator[Scene]:
-    invoice = billing.asks_as(CLAUDE_CODE, "send_invoice", INVOICE)
+    invoice = billing.request_approval_over_mcp(CLAUDE_CODE, "send_invoice", INVOICE)
     billing.write("notes/release.md", NOTES)
     changed = NOTES.replace("Two bugs", "Seven bugs").replace("start\n", "start\n- Dark pages\n")
-    write = billing.asks("workspace_write", {"path": "notes/release.md", "content": changed})
+    write = billing.request_approval(
+        "workspace_write", {"path": "notes/release.md", "content": changed}
+    )
     payment = {"customer": "C-1042", "amount": 740.0, "reason": "Delivered twice."}
-    two = billing.asks("refund", payment)
+    two = billing.request_approval("refund", payment)
     _submit(billing)
     yield "waiting", dave.open()
     yield "request", dave.open(f"/approvals/{invoice}")
@@ -291,34 +295,34 @@ def _requests(
     yield "script", dave.open(f"/approvals/{_script(billing)}")
     billing.decides("carol", two)
     yield "two-people", dave.open(f"/approvals/{two}")
-    with signed_in(billing, browser, "carol", **look) as carol:
-        theirs = billing.asks("refund", payment | {"amount": 12.0}, "carol")
+    with signed_in(billing, browser, "carol", **browser_options) as carol:
+        theirs = billing.request_approval("refund", payment | {"amount": 12.0}, "carol")
         yield "own-call", carol.open(f"/approvals/{theirs}")
         page = dave.open(f"/approvals/{theirs}")
         billing.decides("alice", theirs)
         expect(page.get_by_text("approved this request in the meantime")).to_be_visible()
         yield "meanwhile", page
     refused = _refused(billing)
-    with signed_in(billing, browser, "alice", **look) as alice:
+    with signed_in(billing, browser, "alice", **browser_options) as alice:
         yield "script-rejected", alice.open(f"/approvals/{refused}")
 
 
 def _endings(billing: BillingServer, dave: WebUser) -> Iterator[Scene]:
-    used = billing.asks("refund", {"customer": "C-7", "amount": 20.0})
+    used = billing.request_approval("refund", {"customer": "C-7", "amount": 20.0})
     billing.decides("dave", used, comment="For October only.")
     billing.call("refund", {"customer": "C-7", "amount": 20.0})
     yield "used", dave.open(f"/approvals/{used}")
-    approved = billing.asks("refund", {"customer": "C-8", "amount": 25.0})
+    approved = billing.request_approval("refund", {"customer": "C-8", "amount": 25.0})
     billing.decides("dave", approved)
     yield "approved", dave.open(f"/approvals/{approved}")
-    rejected = billing.asks("refund", {"customer": "C-9", "amount": 30.0})
+    rejected = billing.request_approval("refund", {"customer": "C-9", "amount": 30.0})
     billing.decides("dave", rejected, reason="This customer has not paid yet.\nAsk me next week.")
     yield "rejected", dave.open(f"/approvals/{rejected}")
-    late = billing.asks("refund", {"customer": "C-10", "amount": 40.0})
+    late = billing.request_approval("refund", {"customer": "C-10", "amount": 40.0})
     with billing.later(301):
         dave.open(f"/approvals/{late}")
         yield "expired", dave.page
-    gone = billing.asks("refund", {"customer": "C-11", "amount": 45.0})
+    gone = billing.request_approval("refund", {"customer": "C-11", "amount": 45.0})
     page = dave.open(f"/approvals/{gone}?edit=yes")
     billing.decides("alice", gone)
     expect(page.get_by_text("approved this request in the meantime")).to_be_visible()
@@ -334,7 +338,7 @@ def _lists(billing: BillingServer, dave: WebUser) -> Iterator[Scene]:
     for_hours = GrantScope(until=billing.now() + 7_150)
     for_some = GrantScope(uses=20, when="arguments.amount < 50.0")
     for subject, grant_form in (("erin", for_hours), ("carol", for_some)):
-        request = billing.asks("refund", {"customer": "C-12", "amount": 1.0}, subject)
+        request = billing.request_approval("refund", {"customer": "C-12", "amount": 1.0}, subject)
         billing.decides("dave", request, grant=grant_form)
     yield "grants", dave.open("/grants")
     for name in ("Mueller", "Schmidt", "Lopez"):

@@ -80,10 +80,10 @@ def customer_of(request: Request) -> str | None:
     return TOKENS.get(token) if scheme == "Bearer" else None
 
 
-def refusal(status: int, word: str, message: str, field: str | None = None) -> Response:
+def refusal(status: int, code: str, message: str, field: str | None = None) -> Response:
     """Return an answer that says what is wrong."""
-    told = {"error": word, "message": message}
-    return JSONResponse(told | ({"field": field} if field else {}), status)
+    body = {"error": code, "message": message}
+    return JSONResponse(body | ({"field": field} if field else {}), status)
 
 
 if __name__ == "__main__":

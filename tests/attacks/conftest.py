@@ -153,7 +153,7 @@ class AttackedServer(Server):
     def inserted_metadata_path(self) -> str:
         return f"{WELL_KNOWN}{self.client.path}"
 
-    def signs(self, issuer: str) -> Signer:
+    def signer_of(self, issuer: str) -> Signer:
         """Return the signer that belongs to an issuer with an EC key."""
         assert issuer == "ec"
         return signer(ec_key(), "ES256")

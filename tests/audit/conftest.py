@@ -64,15 +64,15 @@ class AuditLog:
     async def note(self, count: int, tenant: str = "acme", subject: str = "alice") -> None:
         """Add *count* records of one person, each in the tables before the next."""
         for _ in range(count):
-            await self.unmerged(tenant, subject)
+            await self.note_unmerged(tenant, subject)
             await self.records.audit.link_pending()
 
-    async def together(self, *subjects: str) -> None:
+    async def note_together(self, *subjects: str) -> None:
         """Add a record of acme for each subject, in one commit."""
-        await asyncio.gather(*(self.unmerged("acme", subject) for subject in subjects))
+        await asyncio.gather(*(self.note_unmerged("acme", subject) for subject in subjects))
         await self.records.audit.link_pending()
 
-    async def unmerged(self, tenant: str = "acme", subject: str = "alice") -> None:
+    async def note_unmerged(self, tenant: str = "acme", subject: str = "alice") -> None:
         """Add a record that is durable, and maybe only in a write-ahead log."""
         self.now += 1
         await self.writer.events.note(
@@ -98,21 +98,21 @@ class AuditLog:
     async def fill(self) -> Checkpoint:
         """Add twelve records of acme and eight of globex; return acme's checkpoint at 10."""
         for subjects in ("a", "a", "aaa"):
-            await self._apart(subjects)
+            await self._note_segment(subjects)
         await self.sign()
         for subjects in ("aab", "aa"):
-            await self._apart(subjects)
+            await self._note_segment(subjects)
         newest = await self.sign()
         for subjects in ("a", "a"):
-            await self._apart(subjects)
+            await self._note_segment(subjects)
         await self.note(8, "globex")
         await self.sign("globex")
         return newest
 
-    async def _apart(self, subjects: str) -> None:
+    async def _note_segment(self, subjects: str) -> None:
         """Add records of Alice and Bob in a segment of their own."""
         names = {"a": "alice", "b": "bob"}
-        await self.together(*(names[one] for one in subjects))
+        await self.note_together(*(names[one] for one in subjects))
 
     async def verify(self, tenant: str = "acme", *kept: Checkpoint) -> VerificationResult:
         """Return what an operator reads, who has the ring."""
@@ -202,42 +202,42 @@ class StolenData(msgspec.Struct):
 
     def row(self, table: str, *values: Value) -> str:
         """Return a statement that adds a row."""
-        told = ", ".join(map(self.sql, values))
-        return f"INSERT INTO audit_{table} VALUES ({told})"  # noqa: S608  # the attacker's
+        values_sql = ", ".join(map(self.sql, values))
+        return f"INSERT INTO audit_{table} VALUES ({values_sql})"  # noqa: S608  # the attacker's
 
     def insert(self, segment: Segment) -> str:
         """Return a statement that adds a segment."""
         return self.row("segments", "acme", *msgspec.structs.astuple(segment))
 
-    def fitting(self, first: int, rows: Sequence[AuditRow]) -> Segment:
+    def segment_of(self, first: int, rows: Sequence[AuditRow]) -> Segment:
         """Return these records as a segment whose columns all fit."""
         return compacted(1, first, rows)[0]
 
-    def instead(self, first: int, rows: Sequence[AuditRow]) -> list[str]:
+    def replace_segment(self, first: int, rows: Sequence[AuditRow]) -> list[str]:
         """Return statements that put these records where a segment was."""
-        return [delete("segments", f"first = {first}"), self.insert(self.fitting(first, rows))]
+        return [delete("segments", f"first = {first}"), self.insert(self.segment_of(first, rows))]
 
-    def seven(self, **fields: Value) -> list[str]:
+    def change_record_7(self, **fields: Value) -> list[str]:
         """Return statements that change record 7, between two others in its segment."""
         row = msgspec.structs.replace(self.rows[6], **fields)
         if isinstance(body := fields.get("body"), str) and body.startswith("{"):
             said = msgspec.json.decode(body)
             columns = {name: said[name] for name in ("at", "kind", "tool", "outcome")}
             row = msgspec.structs.replace(row, **columns)
-        return self.instead(6, [self.rows[5], row, self.rows[7]])
+        return self.replace_segment(6, [self.rows[5], row, self.rows[7]])
 
-    def respelt(self, before: str, after: str) -> list[str]:
+    def edit_record_7(self, before: str, after: str) -> list[str]:
         """Return a statement that changes the text of record 7 in its segment, once."""
         text = self.segments[3].records
         at = text.index(before, text.index('{"number":7'))
         return [self.set(6, records=text[:at] + after + text[at + len(before) :])]
 
-    def without_seven(self) -> str:
+    def cut_record_7(self) -> str:
         """Return a statement that cuts record 7 out of a text, and changes nothing else."""
-        left = self.fitting(6, [self.rows[5], self.rows[7]])
+        left = self.segment_of(6, [self.rows[5], self.rows[7]])
         return self.set(6, records=left.records)
 
-    def rechained(self, number: int) -> Iterable[str]:
+    def rechain(self, number: int) -> Iterable[str]:
         """Yield statements that change one record, and make all hashes behind it fit."""
         previous, rows = self.rows[number - 2].hash, {row.number: row for row in self.rows}
         for row in self.rows[number - 1 :]:
@@ -247,13 +247,15 @@ class StolenData(msgspec.Struct):
             fields = {"body": body, "outcome": outcome, "hash": previous}
             rows[row.number] = msgspec.structs.replace(row, **fields)
         for one in self.segments:
-            yield from self.instead(one.first, [rows[at] for at in range(one.first, one.last + 1)])
+            yield from self.replace_segment(
+                one.first, [rows[at] for at in range(one.first, one.last + 1)]
+            )
         yield self.set_head(hash=previous)
 
 
-def update(table: str, where: str, told: str) -> str:
+def update(table: str, where: str, assignments: str) -> str:
     which = f"tenant = 'acme' AND {where}"
-    return f"UPDATE audit_{table} SET {told} WHERE {which}"  # noqa: S608  # the attacker's
+    return f"UPDATE audit_{table} SET {assignments} WHERE {which}"  # noqa: S608  # the attacker's
 
 
 def delete(table: str, where: str) -> str:

@@ -32,7 +32,7 @@ async def test_a_backup_contains_records_of_the_write_ahead_log(
     async with audit_log(file, ring) as log:
         await log.note(1)
         for _ in range(4):
-            await log.unmerged()
+            await log.note_unmerged()
         result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
     async with audit_log(f"sqlite:///{copy}", ring) as copied:
         rows = await copied.records.of("acme").trail.chain(1).rows(0, 99)

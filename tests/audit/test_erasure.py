@@ -131,7 +131,7 @@ async def test_a_tampered_person_detail_does_not_prevent_an_erasure(url: str) ->
         at = await stolen_data(log, url)
         side = json.loads(at.rows[6].side or "")
         side["caller"][1] = '{"subject":"carol"}'
-        await tamper(url, *at.seven(side=json.dumps(side)))
+        await tamper(url, *at.change_record_7(side=json.dumps(side)))
         [record] = [
             row for row in await search(log.records, "acme", AuditQuery()) if row.number == 7
         ]
@@ -150,7 +150,7 @@ async def test_verify_finds_an_erasure_without_a_record(url: str) -> None:
         await log.erasure.erase_subject("acme", ISSUER, "bob")
         at = await stolen_data(log, url)
         without = msgspec.structs.replace(at.rows[3], side=None)
-        await tamper(url, *at.instead(3, [at.rows[2], without, at.rows[4]]))
+        await tamper(url, *at.replace_segment(3, [at.rows[2], without, at.rows[4]]))
         seen = await log.verify()
 
     assert (seen.bad_number, seen.erased) == (4, 2)
@@ -234,10 +234,10 @@ async def test_erased_data_is_in_no_page_of_the_database_file(tmp_path: Path) ->
     url = f"sqlite:///{file}"
     async with audit_log(url) as log:
         for _ in range(4):
-            await log.together(*["alice", "carol"] * 20)
+            await log.note_together(*["alice", "carol"] * 20)
         empty_log(url)
         before = file.read_bytes().count(b"carol")
-        await log.unmerged(subject="carol")
+        await log.note_unmerged(subject="carol")
         await log.erasure.erase_subject("acme", ISSUER, "carol")
         empty_log(url)
         after = b"".join(each.read_bytes() for each in sorted(tmp_path.glob("records.db*")))  # noqa: ASYNC240  # a few files

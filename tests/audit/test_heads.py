@@ -25,7 +25,7 @@ async def test_new_records_continue_after_the_last_record_if_the_head_is_older(
             log.writer = log.process()
         with capture_logs() as logs:
             await log.note(2)
-            await log.together("alice", "bob")
+            await log.note_together("alice", "bob")
         seen = await log.verify()
         rows = await log.records.of("acme").trail.chain(1).rows(0, 99)
         await log.erasure.erase_tenant("acme")

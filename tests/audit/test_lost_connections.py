@@ -60,7 +60,7 @@ class PostgresServer:
     def is_ready(self) -> bool:
         return self.client.send("GET", "/readyz").status == 200
 
-    def recovers(self) -> None:
+    def assert_recovers(self) -> None:
         """Wait until the server is ready without a call; then assert that calls are served."""
         eventually(self.is_ready, within=WITHIN_S)
         assert self.call().status == 200
@@ -128,7 +128,7 @@ def test_each_call_is_recorded_once_if_a_backend_ends_during_a_commit(
         sql = KILL_TRIGGER.format(times=times, kind=kind, when=when)
         postgres_server.sql(sql, name_of(migrated_postgres))
         hit = server.call()
-        server.recovers()
+        server.assert_recovers()
         rows = server.recorded()
 
     assert has_result(hit) is (times == 1), hit
@@ -146,7 +146,7 @@ def test_a_batch_whose_commit_answer_is_lost_is_not_written_again(
         with serving(idp, url, tmp_path, read_from=migrated_postgres) as server:
             proxy.commits_to_lose = lost
             hit = server.call()
-            server.recovers()
+            server.assert_recovers()
             rows = server.recorded()
 
         assert has_result(hit)
@@ -172,7 +172,7 @@ def test_each_call_is_recorded_once_if_the_network_drops_packets(
             hit = server.call()
             assert server.call().status == 503
             proxy.passing.set()
-            server.recovers()
+            server.assert_recovers()
             rows = server.recorded()
 
         assert b"was carried out" in hit.body
@@ -192,7 +192,7 @@ def test_the_server_recovers_from_a_read_only_database(
         eventually(lambda: not server.is_ready(), within=WITHIN_S)
         assert server.call().status == 503
         postgres_server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
-        server.recovers()
+        server.assert_recovers()
         rows = server.recorded()
 
     assert len(rows) == len({*rows}) >= 3
@@ -223,19 +223,19 @@ def answers_to_callers(
     servers: list[PostgresServer], *, per_second: float = 0
 ) -> Iterator[list[RawAnswer]]:
     """Yield what callers get, four of each server; *per_second* is the rate of all calls."""
-    heard: list[RawAnswer] = []
+    answers: list[RawAnswer] = []
     over = threading.Event()
     pause = 4 * len(servers) / per_second if per_second else 0
 
     def calls(server: PostgresServer) -> None:
         while not over.wait(pause):
-            heard.append(server.call())
+            answers.append(server.call())
 
     threads = [threading.Thread(target=calls, args=(server,)) for server in servers for _ in "1234"]
     for thread in threads:
         thread.start()
     try:
-        yield heard
+        yield answers
     finally:
         over.set()
         for thread in threads:
@@ -255,7 +255,7 @@ def test_each_call_is_recorded_once_if_backends_end_repeatedly(
             for _ in range(15):
                 end_backends(postgres_server, name_of(migrated_postgres))
                 eventually(lambda: has_result(server.call()), within=WITHIN_S, every=0.01)
-        server.recovers()
+        server.assert_recovers()
         rows = server.recorded()
 
     assert len(rows) == len({*rows})
@@ -289,7 +289,7 @@ def test_each_call_is_recorded_once_after_the_disk_was_full(
         assert server.call().status == 503
         assert not server.is_ready()
         monkeypatch.setattr(sqlite, "PRAGMAS", roomy)
-        server.recovers()
+        server.assert_recovers()
         rows = server.recorded()
 
     assert b"was carried out" in answers[-1].body

@@ -96,7 +96,7 @@ class AuditedRunner:
         call = Call(caller=person("alice"), name=tool, arguments=arguments, request_id=text)
         return await asyncio.wait_for(self.runner.run(call), SOON_S)
 
-    async def found(self) -> list[tuple[str, str]]:
+    async def recorded_kinds(self) -> list[tuple[str, str]]:
         """Return kind and request of all records, the oldest first."""
         records = await search(self.records, "acme", AuditQuery(limit=100))
         return [(record.kind, record.request_id) for record in reversed(records)]
@@ -135,7 +135,7 @@ async def test_an_event_during_an_outage_is_written_after_the_delayed_batch(
     audited.store.gate.set()
     await asyncio.wait_for(noting, SOON_S)
 
-    assert [kind for kind, _ in await audited.found()] == ["call", "tenant"]
+    assert [kind for kind, _ in await audited.recorded_kinds()] == ["call", "tenant"]
 
 
 @pytest.mark.requirement("AU8")
@@ -153,7 +153,7 @@ async def test_a_caller_learns_that_a_call_ran_without_a_record(audited: Audited
     assert (outcome.failure.kind, outcome.failure.retry_after) == ("internal", None)
     assert "carried out" in outcome.failure.message
     assert fine.failure is None
-    assert await audited.found() == [("call", "first"), ("call", "third")]
+    assert await audited.recorded_kinds() == [("call", "first"), ("call", "third")]
 
 
 @pytest.mark.requirement("AU8")
@@ -162,14 +162,14 @@ async def test_with_go_on_calls_are_served_during_an_outage_and_recorded_later()
     audited = AuditedRunner(on_failure="go_on")
     audited.store.away = True
     failures = [(await audited.call(name)).failure for name in ("a", "b", "c")]
-    before = await audited.found()
+    before = await audited.recorded_kinds()
     audited.store.away = False
     await audited.until(lambda: audited.writer.written >= 3)
     await audited.writer.aclose()
 
     assert failures == [None, None, None]
     assert before == []
-    assert sorted(await audited.found()) == [("call", "a"), ("call", "b"), ("call", "c")]
+    assert sorted(await audited.recorded_kinds()) == [("call", "a"), ("call", "b"), ("call", "c")]
 
 
 @pytest.mark.requirement("AU8")
@@ -200,7 +200,7 @@ async def test_a_commit_whose_reply_was_lost_is_not_repeated(audited: AuditedRun
     await audited.call("twice")
 
     assert outcome.failure is None
-    assert await audited.found() == [("call", "once"), ("call", "twice")]
+    assert await audited.recorded_kinds() == [("call", "once"), ("call", "twice")]
 
 
 async def test_a_batch_is_retried_after_an_unexpected_error(audited: AuditedRunner) -> None:
@@ -213,18 +213,18 @@ async def test_a_batch_is_retried_after_an_unexpected_error(audited: AuditedRunn
     assert outcome.failure is not None
     assert "carried out" in outcome.failure.message
     assert fine.failure is None
-    assert await audited.found() == [("call", "first"), ("call", "second")]
+    assert await audited.recorded_kinds() == [("call", "first"), ("call", "second")]
 
 
 async def test_a_listener_that_raises_does_not_make_the_writer_refuse_calls() -> None:
     """The record is already written when the listener raises."""
-    heard, errors = list[object](), list[object]()
+    written, errors = list[object](), list[object]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
 
     def listener(tenant: str, rows: object) -> None:
-        heard.append(rows)
-        if len(heard) == 1:
+        written.append(rows)
+        if len(written) == 1:
             raise RuntimeError("an unexpected error")
 
     audited = AuditedRunner(listener)
@@ -233,9 +233,9 @@ async def test_a_listener_that_raises_does_not_make_the_writer_refuse_calls() ->
     fine = await audited.call("second")
     await audited.writer.aclose()
 
-    assert (outcome.failure, fine.failure, len(heard)) == (None, None, 2)
+    assert (outcome.failure, fine.failure, len(written)) == (None, None, 2)
     assert [str(error) for error in errors] == ["an unexpected error"]
-    assert await audited.found() == [("call", "first"), ("call", "second")]
+    assert await audited.recorded_kinds() == [("call", "first"), ("call", "second")]
 
 
 @pytest.mark.requirement("AU3")
@@ -252,7 +252,7 @@ async def test_no_answer_is_sent_before_its_record_is_written(audited: AuditedRu
 
     assert waiting == [False] * 4
     assert [isinstance(outcome, Outcome) for outcome in ended] == [True, True, True, False]
-    assert len(await audited.found()) == 4
+    assert len(await audited.recorded_kinds()) == 4
 
 
 @pytest.mark.requirement("AU3")
@@ -322,4 +322,4 @@ async def test_successful_read_only_calls_are_not_recorded_with_calls_changes(
         await audited.call("x", tool="nothing")
     await audited.writer.aclose()
 
-    assert len(await audited.found()) == record_count
+    assert len(await audited.recorded_kinds()) == record_count

@@ -58,18 +58,18 @@ def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[Po
 
 def seconds_until_good(servers: list[PostgresServer]) -> tuple[float, list[RawAnswer]]:
     """Return the seconds until each server has served a call, and all the answers."""
-    heard: list[RawAnswer] = []
+    received: list[RawAnswer] = []
     served: list[PostgresServer] = []
 
-    def asks(server: PostgresServer) -> None:
+    def call_until_served(server: PostgresServer) -> None:
         def is_served() -> bool:
-            heard.append(answer := server.call())
+            received.append(answer := server.call())
             return has_result(answer)
 
         eventually(is_served, within=WITHIN_S, every=0.01)
         served.append(server)
 
-    threads = [threading.Thread(target=asks, args=(server,)) for server in servers]
+    threads = [threading.Thread(target=call_until_served, args=(server,)) for server in servers]
     began = time.monotonic()
     for thread in threads:
         thread.start()
@@ -77,7 +77,7 @@ def seconds_until_good(servers: list[PostgresServer]) -> tuple[float, list[RawAn
         thread.join(WITHIN_S)
     took = time.monotonic() - began
     assert len(served) == len(servers), "a replica does not recover"
-    return took, heard
+    return took, received
 
 
 @pytest.mark.slow
@@ -90,15 +90,15 @@ def test_replicas_serve_again_within_a_second_of_losing_all_connections(
     slow: list[str] = []
     with processes(idp, migrated_postgres, tmp_path, replicas) as servers:
         for per_second in (1, 10, 100):
-            with answers_to_callers(servers, per_second=per_second) as heard:
+            with answers_to_callers(servers, per_second=per_second) as received:
                 recoveries, usual = measured_recoveries(servers, postgres_server, answers)
-            answers += heard
+            answers += received
             allowed = RECOVERED_S + CALLS_OF_A_RECOVERY * median(usual)
             text = f"{recoveries[MEASURED_RANK]:.2f} s at {per_second} calls a second"
             if recoveries[MEASURED_RANK] > allowed:
                 slow.append(f"{text}; allowed: {allowed:.2f} s")
         for server in servers:
-            server.recovers()
+            server.assert_recovers()
         rows = servers[0].recorded()
 
     assert slow == []
@@ -115,7 +115,7 @@ def measured_recoveries(
     for _ in range(BACKEND_ENDINGS):
         assert end_backends(server, name_of(servers[0].url)) >= len(servers)
         for seconds in (recoveries, usual):
-            took, heard = seconds_until_good(servers)
+            took, received = seconds_until_good(servers)
             seconds.append(took)
-            answers += heard
+            answers += received
     return sorted(recoveries), usual

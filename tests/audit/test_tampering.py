@@ -76,33 +76,36 @@ COLUMNS: dict[str, tuple[Act, int]] = {
 
 RECORDS: dict[str, tuple[Act, int]] = {
     # what is done to records, the columns made to fit
-    "number": (lambda at: at.seven(body=edited_body(at.rows[6], number=70)), 7),
-    "at": (lambda at: at.seven(body=edited_body(at.rows[6], at=1)), 7),
-    "kind": (lambda at: at.seven(body=edited_body(at.rows[6], kind="call")), 7),
-    "tool": (lambda at: at.seven(body=edited_body(at.rows[6], tool="x")), 7),
-    "outcome": (lambda at: at.seven(body=edited_body(at.rows[6], outcome="x")), 7),
-    "commitments": (lambda at: at.seven(body=edited_body(at.rows[6], commitments={})), 7),
-    "body of another kind": (lambda at: at.respelt('{"number":7', '[{"number":7'), 7),
-    "body, another spelling": (lambda at: at.seven(body=at.rows[6].body + " "), 7),
+    "number": (lambda at: at.change_record_7(body=edited_body(at.rows[6], number=70)), 7),
+    "at": (lambda at: at.change_record_7(body=edited_body(at.rows[6], at=1)), 7),
+    "kind": (lambda at: at.change_record_7(body=edited_body(at.rows[6], kind="call")), 7),
+    "tool": (lambda at: at.change_record_7(body=edited_body(at.rows[6], tool="x")), 7),
+    "outcome": (lambda at: at.change_record_7(body=edited_body(at.rows[6], outcome="x")), 7),
+    "commitments": (lambda at: at.change_record_7(body=edited_body(at.rows[6], commitments={})), 7),
+    "body of another kind": (lambda at: at.edit_record_7('{"number":7', '[{"number":7'), 7),
+    "body, another spelling": (lambda at: at.change_record_7(body=at.rows[6].body + " "), 7),
     "body, too deep": (
-        lambda at: at.respelt('"tool":', f'"x":{"[" * 9999}{"]" * 9999},"tool":'),
+        lambda at: at.edit_record_7('"tool":', f'"x":{"[" * 9999}{"]" * 9999},"tool":'),
         7,
     ),
-    "body that is none": (lambda at: at.respelt('"tool":', '"tool";'), 7),
-    "hash": (lambda at: at.seven(hash=bytes(32)), 7),
+    "body that is none": (lambda at: at.edit_record_7('"tool":', '"tool";'), 7),
+    "hash": (lambda at: at.change_record_7(hash=bytes(32)), 7),
     "hash, another spelling": (
-        lambda at: at.respelt(at.rows[6].hash.hex(), at.rows[6].hash.hex().upper()),
+        lambda at: at.edit_record_7(at.rows[6].hash.hex(), at.rows[6].hash.hex().upper()),
         7,
     ),
-    "hash that is none": (lambda at: at.respelt(at.rows[6].hash.hex(), "none"), 7),
+    "hash that is none": (lambda at: at.edit_record_7(at.rows[6].hash.hex(), "none"), 7),
     "hash of the last": (
-        lambda at: at.instead(12, [msgspec.structs.replace(at.rows[11], hash=bytes(32))]),
+        lambda at: at.replace_segment(12, [msgspec.structs.replace(at.rows[11], hash=bytes(32))]),
         12,
     ),
-    "side": (lambda at: at.seven(side=(at.rows[6].side or "").replace("alice", "mallo")), 7),
-    "side of another": (lambda at: at.seven(side=at.rows[5].side), 7),
+    "side": (
+        lambda at: at.change_record_7(side=(at.rows[6].side or "").replace("alice", "mallo")),
+        7,
+    ),
+    "side of another": (lambda at: at.change_record_7(side=at.rows[5].side), 7),
     "sides swapped": (
-        lambda at: at.instead(
+        lambda at: at.replace_segment(
             6,
             [
                 msgspec.structs.replace(at.rows[5], side=at.rows[6].side),
@@ -112,14 +115,14 @@ RECORDS: dict[str, tuple[Act, int]] = {
         ),
         6,
     ),
-    "side that is none": (lambda at: at.respelt('"side":{', '"side":[1],"was":{'), 7),
-    "side, another spelling": (lambda at: at.respelt('"side":{', '"side":{ '), 7),
-    "no side": (lambda at: at.seven(side=None), 7),
-    "empty side": (lambda at: at.seven(side="{}"), 7),
-    "side that is null": (lambda at: at.respelt('"side":{', '"side":null,"was":{'), 7),
-    "a part of the side": (lambda at: at.seven(side=side_with(at.rows[6], "caller")), 7),
-    "another member": (lambda at: at.respelt(',"side":', ',"mine":1,"side":'), 7),
-    "a member twice": (lambda at: at.respelt(',"side":', ',"hash":"00","side":'), 7),
+    "side that is none": (lambda at: at.edit_record_7('"side":{', '"side":[1],"was":{'), 7),
+    "side, another spelling": (lambda at: at.edit_record_7('"side":{', '"side":{ '), 7),
+    "no side": (lambda at: at.change_record_7(side=None), 7),
+    "empty side": (lambda at: at.change_record_7(side="{}"), 7),
+    "side that is null": (lambda at: at.edit_record_7('"side":{', '"side":null,"was":{'), 7),
+    "a part of the side": (lambda at: at.change_record_7(side=side_with(at.rows[6], "caller")), 7),
+    "another member": (lambda at: at.edit_record_7(',"side":', ',"mine":1,"side":'), 7),
+    "a member twice": (lambda at: at.edit_record_7(',"side":', ',"hash":"00","side":'), 7),
 }
 
 ORDER_CHANGES: dict[str, tuple[Act, int]] = {
@@ -131,36 +134,36 @@ ORDER_CHANGES: dict[str, tuple[Act, int]] = {
         lambda at: [delete("segments", "first = 6"), *(move(n, -3) for n in (9, 11, 12))],
         6,
     ),
-    "delete one": (lambda at: at.instead(6, [at.rows[5], at.rows[7]]), 7),
-    "delete one, its place stays": (lambda at: [at.without_seven()], 7),
-    "delete the last of some": (lambda at: at.instead(6, at.rows[5:7]), 8),
+    "delete one": (lambda at: at.replace_segment(6, [at.rows[5], at.rows[7]]), 7),
+    "delete one, its place stays": (lambda at: [at.cut_record_7()], 7),
+    "delete the last of some": (lambda at: at.replace_segment(6, at.rows[5:7]), 8),
     "insert between": (
         lambda at: [
             *(move(n, 1) for n in (12, 11, 9)),
-            *at.instead(6, [*at.rows[5:7], at.rows[6], at.rows[7]]),
+            *at.replace_segment(6, [*at.rows[5:7], at.rows[6], at.rows[7]]),
         ],
         8,
     ),
-    "insert behind": (lambda at: [at.insert(at.fitting(13, at.rows[11:]))], 13),
+    "insert behind": (lambda at: [at.insert(at.segment_of(13, at.rows[11:]))], 13),
     "insert behind, together": (
-        lambda at: at.instead(12, [at.rows[11], at.rows[11]]),
+        lambda at: at.replace_segment(12, [at.rows[11], at.rows[11]]),
         13,
     ),
-    "insert before": (lambda at: [at.insert(at.fitting(-2, at.rows[5:8]))], 1),
-    "some twice, overlapping": (lambda at: [at.insert(at.fitting(7, at.rows[6:8]))], 8),
-    "some twice, far behind": (lambda at: [at.insert(at.fitting(100, at.rows[5:8]))], 13),
+    "insert before": (lambda at: [at.insert(at.segment_of(-2, at.rows[5:8]))], 1),
+    "some twice, overlapping": (lambda at: [at.insert(at.segment_of(7, at.rows[6:8]))], 8),
+    "some twice, far behind": (lambda at: [at.insert(at.segment_of(100, at.rows[5:8]))], 13),
     "move one to those before": (
         lambda at: [
-            *at.instead(6, at.rows[5:9]),
+            *at.replace_segment(6, at.rows[5:9]),
             delete("segments", "first = 9"),
-            at.insert(at.fitting(9, at.rows[9:10])),
+            at.insert(at.segment_of(9, at.rows[9:10])),
         ],
         9,
     ),
-    "reorder": (lambda at: at.instead(6, [at.rows[6], at.rows[5], at.rows[7]]), 6),
+    "reorder": (lambda at: at.replace_segment(6, [at.rows[6], at.rows[5], at.rows[7]]), 6),
     "reorder segments": (lambda at: [move(11, 90), move(12, -1), move(101, -89)], 11),
     "another tenant's": (
-        lambda at: at.instead(6, [at.rows[5], at.others[6], at.rows[7]]),
+        lambda at: at.replace_segment(6, [at.rows[5], at.others[6], at.rows[7]]),
         7,
     ),
     "truncate": (lambda at: [delete("segments", "last > 0")], 1),
@@ -188,8 +191,8 @@ ORDER_CHANGES: dict[str, tuple[Act, int]] = {
         lambda at: [delete("segments", "first <= 5"), at.set_head(pruned=5)],
         1,
     ),
-    "re-chain without a key": (lambda at: at.rechained(7), 6),
-    "re-chain behind the checkpoint": (lambda at: at.rechained(11), 11),
+    "re-chain without a key": (lambda at: at.rechain(7), 6),
+    "re-chain behind the checkpoint": (lambda at: at.rechain(11), 11),
 }
 
 PROOF_CHANGES: dict[str, tuple[Act, int]] = {

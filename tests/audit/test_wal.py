@@ -49,10 +49,10 @@ async def log(file: str, ring: KeyRing) -> AsyncIterator[AuditLog]:
     async with audit_log(file, ring) as log:
         await log.note(1)
         await log.sign()
-        await log.unmerged()
-        await asyncio.gather(log.unmerged(), log.unmerged(subject="bob"))
-        await log.unmerged("globex")
-        await log.unmerged()
+        await log.note_unmerged()
+        await asyncio.gather(log.note_unmerged(), log.note_unmerged(subject="bob"))
+        await log.note_unmerged("globex")
+        await log.note_unmerged()
         assert count_rows(file, "segments") == 1
         yield log
 
@@ -96,8 +96,8 @@ async def test_another_process_reads_every_acknowledged_record(log: AuditLog, fi
     """It merges the write-ahead log, and the writer continues after it."""
     async with audit_log(file, log.keyring) as other:
         records = await other.records.of("acme").trail.find(AuditQuery())
-        await log.unmerged()
-        await log.unmerged()
+        await log.note_unmerged()
+        await log.note_unmerged()
         later = await other.records.of("acme").trail.heads()
 
     assert [row.number for row in records] == [5, 4, 3, 2, 1]
@@ -113,7 +113,7 @@ async def test_a_process_rereads_the_key_ring_for_frames_of_a_new_key(
     log.keyring.reread()
     rotate(tmp_path / "keyring.json", keep=3)
     async with audit_log(file, KeyRing.load(f"file:{tmp_path / 'keyring.json'}")) as other:
-        await other.unmerged()
+        await other.note_unmerged()
         records = await log.records.of("acme").trail.find(AuditQuery())
 
     assert sorted(row.number for row in records) == [1, 2, 3, 4, 5, 6]
@@ -215,8 +215,8 @@ async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name
         else:
             await tamper(file, ROW[name])
         changed = wal(file).read_bytes()
-        await other.unmerged()
-        await other.unmerged()
+        await other.note_unmerged()
+        await other.note_unmerged()
         seen, operator_seen = await other.verify(), await other.verify("-")
         recorded = await numbers(other)
     damaged = wal(file).with_name(f"{wal(file).name}.damaged-1")
@@ -239,8 +239,8 @@ async def test_tampering_is_recorded_after_a_commit_that_failed(
         with monkeypatch.context() as patch:
             patch.setattr(sqlite_audit_merger, "executing", failing_commits())
             with pytest.raises(StoreUnavailable):
-                await other.unmerged()
-        await other.unmerged()
+                await other.note_unmerged()
+        await other.note_unmerged()
         operator_seen = await other.verify("-")
     damaged_files = sorted(wal(file).parent.glob("*.damaged-*"))
 
@@ -260,9 +260,9 @@ async def test_tampering_with_a_running_process_loses_no_record(
             wal_file.write(content)
     else:
         await tamper(file, ROW[name])
-    await log.unmerged()
+    await log.note_unmerged()
     kinds = [row.kind for row in await log.records.of("acme").trail.chain(1).rows(0, 99)]
-    await log.unmerged()
+    await log.note_unmerged()
     seen = await log.verify()
 
     assert kinds.count("approval") == 6
@@ -281,7 +281,7 @@ async def test_a_frame_of_another_ring_breaks_its_chains(
             rotate(tmp_path / "keyring.json", keep=1)
         ring = KeyRing.load(f"file:{tmp_path / 'keyring.json'}")
         forgets = AuditLog(other.records, ring)
-        await forgets.unmerged()
+        await forgets.note_unmerged()
         rows = await forgets.records.of("-").trail.chain(1).rows(0, 9)
 
     assert [row.kind for row in rows] == ["break"]
@@ -307,7 +307,7 @@ async def test_a_restored_old_row_is_recorded_as_a_break(
             await other.records.audit.link_pending()
     else:
         async with log_after_kill(log, file) as other:
-            await other.unmerged()
+            await other.note_unmerged()
             await other.records.audit.link_pending()
     async with audit_log(file, log.keyring) as last:
         seen, operator_seen = await last.verify(), await last.verify("-")
@@ -331,7 +331,7 @@ async def main():
     records = await open_records(sys.argv[1])
     one = AuditLog(records, KeyRing.load(f"file:{sys.argv[2]}"))
     for _ in range(5):
-        await one.unmerged()
+        await one.note_unmerged()
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -355,7 +355,7 @@ def test_records_of_a_killed_process_are_merged_by_the_next_process(
     async def follow() -> tuple[list[int], int | None]:
         async with audit_log(file, ring) as log:
             if writes:
-                await log.unmerged()
+                await log.note_unmerged()
             return await numbers(log), (await log.verify()).bad_number
 
     records = asyncio.run(follow())
@@ -370,9 +370,9 @@ async def test_a_listener_receives_each_record_of_its_process_once(
     file: str, ring: KeyRing
 ) -> None:
     """Either process may merge the records."""
-    heard: dict[str, list[AuditRow]] = {"one": [], "two": []}
+    rows_by_name: dict[str, list[AuditRow]] = {"one": [], "two": []}
     writers, stores = dict[str, AuditWriter](), []
-    for name in heard:
+    for name in rows_by_name:
         stores.append(records := await open_records(file))
         settings: Any = AuditSettings(batch_ms=0)
         writers[name] = AuditWriter(
@@ -380,7 +380,7 @@ async def test_a_listener_receives_each_record_of_its_process_once(
             ring,
             Redaction(),
             settings,
-            listener=lambda _, rows, into=heard[name]: into.extend(rows),
+            listener=lambda _, rows, into=rows_by_name[name]: into.extend(rows),
         )
         writers[name].number = len(stores)
     for _ in range(3):
@@ -392,7 +392,7 @@ async def test_a_listener_receives_each_record_of_its_process_once(
         await records.aclose()
 
     for name, number in (("one", 1), ("two", 2)):
-        assert [(row.writer, row.number) for row in heard[name]] == [
+        assert [(row.writer, row.number) for row in rows_by_name[name]] == [
             (number, value) for value in (1, 2, 3)
         ]
-        assert {row.outcome for row in heard[name]} == {name}
+        assert {row.outcome for row in rows_by_name[name]} == {name}

@@ -38,7 +38,7 @@ def introspection(**changes: Any) -> Introspection:
 SECOND_ISSUER = issuer(issuer="https://other.example.com", tenants={"o": "globex"})
 
 
-def asked_twice(prefix: str, other: str, **changes: Any) -> dict[str, Any]:
+def two_issuers(prefix: str, other: str, **changes: Any) -> dict[str, Any]:
     """Return two issuers with introspection and these prefixes."""
     first = issuer(introspection=introspection(token_prefix=prefix, **changes))
     second = introspection(token_prefix=other, **changes)
@@ -186,8 +186,8 @@ PROBLEM_CASES: list[tuple[str, str, dict[str, Any]]] = [
      {"issuers": [issuer(introspection=introspection(client_secret=""))]}),
     ("authz.E040", "issuers[0].introspection.private_key",
      {"issuers": [issuer(introspection=introspection(method="private_key_jwt"))]}),
-    ("authz.E041", "issuers[1].introspection.token_prefix", asked_twice("ory_at_", "ory_")),
-    ("authz.E041", "issuers[1].introspection.token_prefix", asked_twice("a_", "a_")),
+    ("authz.E041", "issuers[1].introspection.token_prefix", two_issuers("ory_at_", "ory_")),
+    ("authz.E041", "issuers[1].introspection.token_prefix", two_issuers("a_", "a_")),
     ("authz.E042", "issuers[0].introspection.when",
      {"issuers": [issuer(issuer="https://h.example/{org}", tenant=TenantRule(issuer=True),
                          introspection=introspection(when="always"))]}),
@@ -218,8 +218,8 @@ PROBLEM_CASES: list[tuple[str, str, dict[str, Any]]] = [
      {"issuers": [issuer(tokens=TokenRules(audience_claims=("resource",)))]}),
     ("authz.W017", "issuers[0].introspection.audience",
      {"issuers": [issuer(introspection=introspection(audience="client"))]}),
-    ("authz.W018", "issuers[1].introspection.ask_in_turn", asked_twice("", "", ask_in_turn=True)),
-    ("authz.W019", "issuers[1].introspection.token_prefix", asked_twice("", "")),
+    ("authz.W018", "issuers[1].introspection.ask_in_turn", two_issuers("", "", ask_in_turn=True)),
+    ("authz.W019", "issuers[1].introspection.token_prefix", two_issuers("", "")),
     ("authz.W020", "issuers[0].tokens.machine[0]",
      {"issuers": [issuer(tokens=TokenRules(machine=(CallerMark(claim="email"),)))]}),
     *[

@@ -120,18 +120,18 @@ async def test_the_app_gets_no_request_that_the_verifier_refuses(
     answer: AuthError | None, status: int
 ) -> None:
     """The cases are a refusal, an unknown kind of token and an unavailable issuer."""
-    app_behind, heard = RecordingApp(), []
+    app_behind, reasons = RecordingApp(), []
     app = bearer_gate(
         OneTokenVerifier(answer),
         app_behind,
-        on_refusal=lambda scope, error: heard.append(error.reason),
+        on_refusal=lambda scope, error: reasons.append(error.reason),
     )
 
     sent = await call(app, http("Bearer x"))
 
     assert sent[0]["status"] == status
     assert app_behind.reached == []
-    assert heard == [answer.reason if answer else "unknown_kind"]
+    assert reasons == [answer.reason if answer else "unknown_kind"]
 
 
 async def test_every_request_needs_the_baseline_scopes() -> None:

@@ -111,13 +111,13 @@ def test_a_websocket_is_refused(protected: ProtectedApp) -> None:
 
 async def test_the_application_gets_its_lifespan_events(forge: TokenFactory) -> None:
     """FastMCP and the SDK start their session managers at startup."""
-    heard = []
+    events = []
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        heard.append("started")
+        events.append("started")
         yield
-        heard.append("ended")
+        events.append("ended")
 
     app = ProtectedApp(
         Starlette(lifespan=lifespan),
@@ -126,9 +126,9 @@ async def test_the_application_gets_its_lifespan_events(forge: TokenFactory) -> 
         development=True,
     )
     with TestClient(app):
-        assert heard == ["started"]
+        assert events == ["started"]
 
-    assert heard == ["started", "ended"]
+    assert events == ["started", "ended"]
 
 
 async def app_not_called(scope: Scope, receive: Receive, send: Send) -> None:

@@ -144,7 +144,7 @@ def test_the_depth_limit_is_exact(value: Any, limit: int) -> None:
             parsed(data, limit)
 
 
-def pedantic(data: bytes) -> object:
+def strictly_parsed(data: bytes) -> object:
     """Parse with the ordinary parser and each objection spelt out, as an independent check."""
 
     def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
@@ -176,7 +176,7 @@ fragments = st.sampled_from([*JSON_PIECES, b" ", b"\xff"])
 def test_arbitrary_bytes_give_the_reference_value_or_a_strict_json_error(data: bytes) -> None:
     """A slow reference implementation agrees, and no other error is raised."""
     try:
-        expected: object = pedantic(b'{"x":' + data + b"}")
+        expected: object = strictly_parsed(b'{"x":' + data + b"}")
     except (AssertionError, ValueError):
         expected = None
     try:

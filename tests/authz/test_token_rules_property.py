@@ -142,7 +142,7 @@ def is_bound(claims: dict[str, Any], rules: TokenRules, *, listed: bool) -> bool
     return listed and any(claims.get(name) == OWN_AUDIENCE for name in (*CLIENTS, "sub"))
 
 
-def may_open(claims: dict[str, Any], name: str) -> bool:
+def is_access_token(claims: dict[str, Any], name: str) -> bool:
     """Return whether the claims allow an access token that is valid now, for any subject."""
     ends = claims.get("exp")
     in_time = isinstance(ends, int) and ends + 30 > NOW and ends < NOW + 90_000
@@ -209,7 +209,7 @@ def test_no_token_rules_accept_a_token_with_a_wrong_basic_claim(
     caller = verified_caller(gate, signed_token(claims, header))
 
     if caller is not None:
-        assert may_open(claims, name)
+        assert is_access_token(claims, name)
         assert kind in {"at+jwt", "JWT", None, "application/at+jwt"}
         assert is_bound(claims, rules, listed=listed)
         assert has_a_subject(claims, caller, name, rules)
@@ -235,7 +235,7 @@ def test_no_token_rules_accept_a_response_with_a_wrong_basic_claim(
     except AuthError:
         return
 
-    assert may_open(claims, name)
+    assert is_access_token(claims, name)
     unnamed = "aud" not in claims and stated
     listed = trusted.preset.client_as_audience
     assert unnamed or is_bound(claims, rules, listed=listed)

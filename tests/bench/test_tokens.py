@@ -8,7 +8,7 @@ import pytest
 from joserfc import jwk, jwt
 
 from bench.issuer import running
-from bench.tokens import BATCH, Mint, Purse, garbage
+from bench.tokens import BATCH, Mint, TokenPools, garbage
 from bench.workload import WORKLOADS, by_name
 
 
@@ -43,9 +43,13 @@ def test_the_probe_takes_the_fresh_token_that_wrk_takes_last(tmp_path: Path) -> 
     """The check before an interval must not use up the first token of the interval."""
     path = tmp_path / "fresh"
     path.write_text("first\nlast\n", encoding="ascii")
-    purse = Purse({"fresh": path, "one": path})
+    token_pools = TokenPools({"fresh": path, "one": path})
 
-    assert (purse.take("fresh"), purse.take("one"), purse.take("none")) == ("last", "first", None)
+    assert (token_pools.take("fresh"), token_pools.take("one"), token_pools.take("none")) == (
+        "last",
+        "first",
+        None,
+    )
 
 
 def test_garbage_tokens_are_unique_and_fit_a_header() -> None:

@@ -11,7 +11,7 @@ from bench.contestants import CONTESTANTS
 from bench.issuer import running
 from bench.process import Cores
 from bench.rounds import RoundResults, RoundRunner
-from bench.tokens import Mint, Purse, garbage
+from bench.tokens import Mint, TokenPools, garbage
 from bench.workload import WORKLOADS, BenchEndpoint, Workload
 
 WARM_WORKLOAD = WORKLOADS[0]
@@ -82,9 +82,9 @@ def test_every_workload_runs_against_the_floor(workload: Workload, tmp_path: Pat
         for name, pool in {"one": [mint.token(1)], "garbage": garbage(10)}.items():
             files[name] = tmp_path / name
             files[name].write_text("".join(f"{token}\n" for token in pool), encoding="ascii")
-        purse = Purse(files | {"thousand": files["garbage"], "fresh": files["garbage"]})
+        token_pools = TokenPools(files | {"thousand": files["garbage"], "fresh": files["garbage"]})
         bench = RoundRunner(
-            tmp_path, issuer, mint.resource, purse, UNPINNED_CORES, free_ports(["floor"])
+            tmp_path, issuer, mint.resource, token_pools, UNPINNED_CORES, free_ports(["floor"])
         )
         with bench.started(floor, 1, workload.tools, RoundResults()) as (process, start):
             sample = bench.measure(1, floor, process, workload, 1)

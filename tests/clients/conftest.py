@@ -213,7 +213,7 @@ class ClientAnswers:
         """The messages of every elicitation, and the address where one had it."""
         self.logged: list[tuple[str, Any]] = []
         """Level and data of every log message."""
-        self.heard: list[Any] = []
+        self.messages: list[Any] = []
         """Every notification."""
         self.steps: list[float] = []
         """Every progress."""
@@ -246,13 +246,13 @@ class ClientAnswers:
     async def logs(self, params: types.LoggingMessageNotificationParams) -> None:
         self.logged.append((params.level, params.data))
 
-    async def hears(self, message: Any) -> None:
-        self.heard.append(message)
+    async def record_message(self, message: Any) -> None:
+        self.messages.append(message)
         self._moved.set()
 
     async def until(self, kind: type) -> None:
         """Return once a notification of that kind has come."""
-        while not any(isinstance(message, kind) for message in self.heard):
+        while not any(isinstance(message, kind) for message in self.messages):
             self._moved = anyio.Event()
             await self._moved.wait()
 

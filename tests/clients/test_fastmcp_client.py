@@ -64,7 +64,7 @@ async def connected(
             "sampling_handler": sampled,
             "roots": ["file:///work"],
             "log_handler": client_answers.logs,
-            "message_handler": client_answers.hears,
+            "message_handler": client_answers.record_message,
             "progress_handler": client_answers.step,
             **options,
         },

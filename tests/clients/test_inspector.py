@@ -62,7 +62,7 @@ class Mcpdo:
         return str(result["content"][0]["text"])
 
     @contextmanager
-    def watching(self, connection: str, uri: str) -> Iterator[Process]:
+    def subscribed(self, connection: str, uri: str) -> Iterator[Process]:
         """Print the changes of a document until the block ends."""
         words = ("--format", "json", "--connection", connection, "resources/subscribe", uri)
         process = Process(command(MCPDO, *words), env=self.environment)
@@ -298,7 +298,7 @@ def test_mcpdo_completes_arguments_and_receives_resource_updates(
         *("--complete-ref", "test_prompt_with_arguments"),
         *("--complete-arg-name", "arg1", "--complete-arg-value", "test"),
     )
-    with connected.watching(era, "test://watched-resource") as watching:
+    with connected.subscribed(era, "test://watched-resource") as watching:
         connected.run("--connection", era, "tools/call", "touch")
         watching.wait_for('"resources/updated"')
 

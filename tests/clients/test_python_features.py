@@ -42,7 +42,7 @@ async def connected(
         "sampling_callback": client_answers.sampled,
         "list_roots_callback": client_answers.folders,
         "logging_callback": client_answers.logs,
-        "message_handler": client_answers.hears,
+        "message_handler": client_answers.record_message,
     }
     with anyio.fail_after(WITHIN_S):
         async with (

@@ -196,14 +196,18 @@ class BillingServer:
             timeout=10,
         )
 
-    def asks(self, tool: str, arguments: Mapping[str, Any], subject: str = "erin") -> str:
+    def request_approval(
+        self, tool: str, arguments: Mapping[str, Any], subject: str = "erin"
+    ) -> str:
         """Call over REST where a person has to decide; return the id of the request."""
         answer = self.call(tool, arguments, subject)
         assert answer.status_code == 503, answer.text
         waiting = self.server.run(self.server.services.approvals.waiting("acme"))
         return str(waiting[-1].id)
 
-    def asks_as(self, client: Any, tool: str, arguments: Mapping[str, Any]) -> str:
+    def request_approval_over_mcp(
+        self, client: Any, tool: str, arguments: Mapping[str, Any]
+    ) -> str:
         """Call over MCP, with *client* as `clientInfo`; return the id of the approval request."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -24,7 +24,7 @@ def test_the_second_approver_can_download_the_whole_edit_of_the_first(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
     """The page truncates a long edit and says so; the file has all of it."""
-    request = billing.asks("refund", {"customer": "C-1", "amount": 900.0})
+    request = billing.request_approval("refund", {"customer": "C-1", "amount": 900.0})
     reason = "x" * MAX_TEXT + "the end"
     form = {"argument.customer": "C-1", "argument.amount": "900.0", "argument.reason": reason}
     assert decide(dave, request, "edit", **form) == 303
@@ -39,7 +39,7 @@ def test_the_file_of_edited_arguments_is_404_without_an_edit(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
     """The server does not send the original arguments in place of an edit."""
-    request = billing.asks("refund", {"customer": "C-2", "amount": 5.0})
+    request = billing.request_approval("refund", {"customer": "C-2", "amount": 5.0})
 
     assert dave.get(f"/approvals/{request}/arguments?edited=yes").status_code == 404
 
@@ -70,7 +70,9 @@ def test_replacing_one_secret_with_another_is_shown_as_a_change(
     """Both secrets are redacted, so the page says that they may differ."""
     first, other = ("token=ghp_" + letter * 36 + "\n" for letter in "ab")
     billing.write("hook.env", first)
-    request = billing.asks("workspace_write", {"path": "hook.env", "content": other + more})
+    request = billing.request_approval(
+        "workspace_write", {"path": "hook.env", "content": other + more}
+    )
 
     page = dave.get(f"/approvals/{request}").text
 
@@ -86,6 +88,6 @@ def test_removing_a_secret_shows_no_warning_about_another_secret(
 ) -> None:
     """The comparison already shows that the line with the secret goes."""
     billing.write("goes.env", f"token=ghp_{'a' * 36}\n")
-    request = billing.asks("workspace_write", {"path": "goes.env", "content": "x=1\n"})
+    request = billing.request_approval("workspace_write", {"path": "goes.env", "content": "x=1\n"})
 
     assert "It may differ" not in dave.get(f"/approvals/{request}").text

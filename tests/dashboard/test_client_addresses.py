@@ -75,7 +75,7 @@ def test_the_record_of_a_decision_has_the_approvers_address(
     server: BillingServerBehindProxy, dave: HttpBrowser, verb: str
 ) -> None:
     """It does not have the address of the caller whose call is decided."""
-    request = server.billing.asks("refund", {"customer": f"C-{verb}", "amount": 5})
+    request = server.billing.request_approval("refund", {"customer": f"C-{verb}", "amount": 5})
     form = {"argument.amount": "4"} if verb == "edit" else {}
 
     assert decide(dave, request, verb, **form) == 303
@@ -90,7 +90,7 @@ def test_records_of_a_grant_and_its_revocation_have_the_client_address(
     server: BillingServerBehindProxy, dave: HttpBrowser
 ) -> None:
     """A granted call has no approver who looks at it, so the record of the grant matters more."""
-    request = server.billing.asks("refund", {"customer": "C-grant", "amount": 5})
+    request = server.billing.request_approval("refund", {"customer": "C-grant", "amount": 5})
     assert decide(dave, request, "approve", uses="3") == 303
     assert recorded_origin(server.billing, "grant") == ("granted", "dave", server.seen)
     page = dave.get("/grants").text
@@ -122,7 +122,7 @@ def test_the_client_address_is_only_on_audit_pages(
     server: BillingServerBehindProxy, dave: HttpBrowser
 ) -> None:
     """It is in no cookie and not on the pages of requests and grants."""
-    request = server.billing.asks("refund", {"customer": "C-quiet", "amount": 5})
+    request = server.billing.request_approval("refund", {"customer": "C-quiet", "amount": 5})
     decide(dave, request, "approve")
 
     pages = [dave.get(below).text for below in (f"/approvals/{request}", "/history", "/grants")]

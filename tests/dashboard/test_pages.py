@@ -51,7 +51,7 @@ def test_requests_of_another_tenant_are_not_found(
     billing: BillingServer, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
     """No page shows them, and no form decides them."""
-    request = billing.asks("refund", {"customer": "C-100", "amount": 5})
+    request = billing.request_approval("refund", {"customer": "C-100", "amount": 5})
     fields = fields_of(dave.get(f"/approvals/{request}").text)
     for below in (f"/approvals/{request}", f"/approvals/{request}/arguments"):
         assert dave.get(below).status_code == 200
@@ -69,7 +69,7 @@ def test_a_form_for_a_request_that_the_page_did_not_show_is_refused(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
     """A form names the version that its page showed; a missing or other version is 409."""
-    request = billing.asks("refund", {"customer": "C-101", "amount": 5})
+    request = billing.request_approval("refund", {"customer": "C-101", "amount": 5})
     for seen in ("", "0" * 16):
         answer = dave.post(f"/approvals/{request}/approve", {"seen": seen})
         assert answer.status_code == 409
@@ -84,7 +84,7 @@ HOSTILE_TEXT = '"><script>x</script><img src=x onerror=x>{{ 7777*7777 }}'
 
 def test_untrusted_text_does_not_become_markup(billing: BillingServer, dave: HttpBrowser) -> None:
     """The text is in argument names and values, in reasons and in search queries."""
-    request = billing.asks(
+    request = billing.request_approval(
         "refund", {"customer": HOSTILE_TEXT, "amount": 5, "reason": HOSTILE_TEXT}
     )
     assert decide(dave, request, "reject", reason=HOSTILE_TEXT) == 303
@@ -125,7 +125,7 @@ def test_the_self_declared_client_name_is_marked_as_such(
     billing: BillingServer, dave: HttpBrowser, client_name: Any, label: str
 ) -> None:
     """It is shortened, redacted and shown beside the id that the token proves."""
-    request = billing.asks_as(
+    request = billing.request_approval_over_mcp(
         client_name,
         "refund",
         {"customer": f"{len(str(client_name))} {client_name}"[:40], "amount": 5},
@@ -149,7 +149,7 @@ def test_secret_arguments_are_on_no_page_and_in_no_file(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
     """This holds before and after an edit."""
-    request = billing.asks("send_invoice", INVOICE)
+    request = billing.request_approval("send_invoice", INVOICE)
     pages = [
         dave.get(f"/approvals/{request}{below}").text for below in ("", "?edit=yes", "/arguments")
     ]
@@ -165,10 +165,10 @@ def test_the_page_shows_how_a_call_would_change_a_file(
 ) -> None:
     """The comparison is line by line; a new file is marked as new."""
     billing.write("notes/plan.md", NOTES)
-    old = billing.asks(
+    old = billing.request_approval(
         "workspace_write", {"path": "notes/plan.md", "content": NOTES.replace("less", "more")}
     )
-    new = billing.asks("workspace_write", {"path": "notes/new.md", "content": "x"})
+    new = billing.request_approval("workspace_write", {"path": "notes/new.md", "content": "x"})
     page = dave.get(f"/approvals/{old}").text
 
     assert "1 line removed" in page
@@ -183,7 +183,7 @@ def test_the_page_shows_how_a_call_would_change_a_note(
     """The rules of the vault apply: the folder, and front matter that stays."""
     billing.write("vault/plan.md", "---\nowner: erin\n---\nTwo bugs less\n")
     arguments = {"path": "plan", "content": "Two bugs more", "front_matter": {"state": "new"}}
-    page = dave.get(f"/approvals/{billing.asks('vault_write', arguments)}").text
+    page = dave.get(f"/approvals/{billing.request_approval('vault_write', arguments)}").text
 
     assert re.search(r'class="gone".*?Two bugs less', page, re.DOTALL)
     assert re.search(r'class="new".*?state: new', page, re.DOTALL)
@@ -197,7 +197,8 @@ def test_the_page_shows_how_a_third_party_tool_would_change_a_file(
     billing.write("letters/first.txt", "Dear Ada,")
     page, refused = (
         dave.get(
-            f"/approvals/{billing.asks('extend_letter', {'name': 'first.txt', 'paragraph': text})}"
+            "/approvals/"
+            + billing.request_approval("extend_letter", {"name": "first.txt", "paragraph": text})
         ).text
         for text in ("Yours, Erin", "rubbish")
     )
@@ -210,7 +211,7 @@ def test_the_page_shows_how_a_third_party_tool_would_change_a_file(
 def test_the_history_is_filtered_and_paged(billing: BillingServer, dave: HttpBrowser) -> None:
     """Filters are state, tool and person; every request is on exactly one page."""
     for at in range(27):
-        request = billing.asks("refund", {"customer": f"P-{at}", "amount": 1})
+        request = billing.request_approval("refund", {"customer": f"P-{at}", "amount": 1})
         billing.decides("carol" if at % 2 else "dave", request, reason=f"reason-{at}")
         billing.forget_limits()
     first = dave.get("/history?state=rejected&person=carol%20chen&tool=REFUND").text
@@ -331,7 +332,7 @@ def test_the_page_of_a_request_describes_a_call_that_has_begun(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
     """During the call and after its server is gone, the page does not offer the call again."""
-    request = billing.asks("refund", {"customer": "C-begun", "amount": 5})
+    request = billing.request_approval("refund", {"customer": "C-begun", "amount": 5})
     billing.decides("dave", request)
     claims, name, now = (
         billing.server.services.records.of("acme").idempotency,
@@ -362,7 +363,9 @@ def test_further_waiting_requests_are_on_the_next_page(
 ) -> None:
     """The first page stays live, and each request is on one of the pages."""
     monkeypatch.setattr("gatepost.policy.approvals.request_lists.PAGE", 1)
-    requests = [billing.asks("refund", {"customer": f"C-{n}", "amount": 5}) for n in (301, 302)]
+    requests = [
+        billing.request_approval("refund", {"customer": f"C-{n}", "amount": 5}) for n in (301, 302)
+    ]
     seen, below, live = [], "", []
     while True:
         page = dave.get(below).text

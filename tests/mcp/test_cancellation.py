@@ -132,7 +132,7 @@ async def test_cx_04_an_ended_request_leaves_no_listener(replicas: EndpointPair)
     await replicas.cancel(replicas.two, 7)
     await live.over()
 
-    await replicas.receives_no_more()
+    await replicas.forget_sessions()
     assert followers == {}
     assert replicas.one.endpoint._handshake._running == {}
 

@@ -362,10 +362,10 @@ class ToolCaller:
             return ToolResult(
                 value["result"] if [*value] == ["result"] else value, text, result=answer
             )
-        told = RestClient(self.gatepost, self.token).call(tool, arguments)
-        if told.status != 200:
-            return ToolResult(failure=told.json["message"], kind=KINDS[told.status])
-        value = told.json.get("result", told.json)
+        rest_answer = RestClient(self.gatepost, self.token).call(tool, arguments)
+        if rest_answer.status != 200:
+            return ToolResult(failure=rest_answer.json["message"], kind=KINDS[rest_answer.status])
+        value = rest_answer.json.get("result", rest_answer.json)
         return ToolResult(value, value if isinstance(value, str) else json.dumps(value))
 
     def listed(self) -> list[str]:

@@ -241,7 +241,7 @@ class StdioClient(Process):
         """Return the response to a request."""
         found: list[Any] = []
 
-        def there() -> bool:
+        def is_answered() -> bool:
             found[:] = [
                 one
                 for one in self.messages()
@@ -249,19 +249,19 @@ class StdioClient(Process):
             ]
             return bool(found)
 
-        eventually(there, within=WITHIN_S)
+        eventually(is_answered, within=WITHIN_S)
         assert len(found) == 1
         assert type(found[0]["id"]) is type(identity)
         return found[0]
 
-    def told(self, method: str) -> list[Any]:
+    def params_of(self, method: str) -> list[Any]:
         """Return the parameters of every message with that method, so far."""
         return [one.get("params") for one in self.messages() if one.get("method") == method]
 
-    def hears(self, method: str, times: int = 1) -> list[Any]:
+    def wait_for_params(self, method: str, times: int = 1) -> list[Any]:
         """Wait for so many messages with that method; return their parameters."""
-        eventually(lambda: len(self.told(method)) >= times, within=WITHIN_S)
-        return self.told(method)
+        eventually(lambda: len(self.params_of(method)) >= times, within=WITHIN_S)
+        return self.params_of(method)
 
     def say(
         self, method: str, params: Any = None, *, identity: Any = None, meta: Any = None

@@ -250,7 +250,7 @@ class EndpointPair:
         """Use the session; the status."""
         return (await client.send(message("ping"), [JSON, *self._named()])).status
 
-    async def receives_no_more(self) -> None:
+    async def forget_sessions(self) -> None:
         """Let both processes forget which sessions they know."""
         for client in (self.one, self.two):
             client.server.register.close()

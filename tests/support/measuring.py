@@ -168,9 +168,9 @@ def each(
     Fixtures are made once for all rows.
     """
     rows = list(rows)
-    told = list(_rows(names, rows, ids if ids is None or callable(ids) else list(ids)))
+    cases = list(_rows(names, rows, ids if ids is None or callable(ids) else list(ids)))
     marks = [mark for row in rows for mark in getattr(row, "marks", ())]
-    assert told
+    assert cases
     assert {mark.name for mark in marks} <= {"requirement"}, "such a row needs a test of its own"
 
     def decorate(test: Test) -> Test:
@@ -179,22 +179,22 @@ def each(
             @wraps(test)
             async def run(**fixtures: Any) -> None:
                 failures = _Failures()
-                for name, values in told:
+                for name, values in cases:
                     with failures.of(name):
                         await test(**fixtures, **values)
-                failures.tell(len(told))
+                failures.tell(len(cases))
         else:
 
             @wraps(test)
             def run(**fixtures: Any) -> None:
                 failures = _Failures()
-                for name, values in told:
+                for name, values in cases:
                     with failures.of(name):
                         test(**fixtures, **values)
-                failures.tell(len(told))
+                failures.tell(len(cases))
 
         signature = inspect.signature(test)
-        given = told[0][1]
+        given = cases[0][1]
         left = [one for name, one in signature.parameters.items() if name not in given]
         run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
         for mark in marks:
@@ -238,8 +238,8 @@ def _rows(names: str | tuple[str, ...], rows: list[Any], ids: Any) -> Iterator[R
             name, row = row.id, row.values if len(keys) > 1 else row.values[0]
         values = list(row) if len(keys) > 1 else [row]
         if name is None:
-            told = ids(values[0]) if callable(ids) and len(values) == 1 else None
-            name = ids[place] if ids and not callable(ids) else told or repr(row)
+            given_id = ids(values[0]) if callable(ids) and len(values) == 1 else None
+            name = ids[place] if ids and not callable(ids) else given_id or repr(row)
         yield str(name)[:120], dict(zip(keys, values, strict=True))
 
 
@@ -284,12 +284,12 @@ class _StopSignals:
     """The loops of uvicorn's servers, each of which waits to be told that it should stop."""
 
     def __init__(self) -> None:
-        self._told: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
+        self._stop_events: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
 
     def tell(self, server: uvicorn.Server, should_exit: bool) -> None:
         """Set `should_exit`, from any thread."""
         server.__dict__["should_exit"] = should_exit
-        if should_exit and (found := self._told.get(id(server))):
+        if should_exit and (found := self._stop_events.get(id(server))):
             loop, stop = found
             # A loop that has ended by itself needs no word.
             with suppress(RuntimeError):
@@ -298,13 +298,13 @@ class _StopSignals:
     async def main_loop(self, server: uvicorn.Server) -> None:
         """Do what uvicorn does each second, until the server should stop."""
         stop = asyncio.Event()
-        self._told[id(server)] = asyncio.get_running_loop(), stop
+        self._stop_events[id(server)] = asyncio.get_running_loop(), stop
         try:
             while not await server.on_tick(0):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), 1.0)
         finally:
-            del self._told[id(server)]
+            del self._stop_events[id(server)]
 
 
 @pytest.fixture(scope="session", autouse=True)

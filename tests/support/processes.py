@@ -41,13 +41,13 @@ class ForkedProcess:
         self.stderr = os.fdopen(pipes[2], encoding="utf-8", errors="replace")
         self.returncode: int | None = None
         self._status = os.fdopen(status, "rb", buffering=0)
-        self._asking = threading.Lock()
-        self.pid = self._told(START_WITHIN_S)
+        self._wait_lock = threading.Lock()
+        self.pid = self._read_number(START_WITHIN_S)
 
-    def _told(self, timeout_s: float | None) -> int:
-        looking = select.poll()
-        looking.register(self._status, select.POLLIN)
-        if not looking.poll(None if timeout_s is None else timeout_s * 1000):
+    def _read_number(self, timeout_s: float | None) -> int:
+        poll = select.poll()
+        poll.register(self._status, select.POLLIN)
+        if not poll.poll(None if timeout_s is None else timeout_s * 1000):
             raise subprocess.TimeoutExpired("a fork", timeout_s or 0)
         return int(self._status.readline())
 
@@ -59,9 +59,9 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Return its exit code, negative for a signal; raise TimeoutExpired if it still runs."""
-        with self._asking:
+        with self._wait_lock:
             if self.returncode is None:
-                self.returncode = self._told(timeout)
+                self.returncode = self._read_number(timeout)
                 self._status.close()
         return self.returncode
 
@@ -86,19 +86,19 @@ class ForkServer:
     """
 
     def __init__(self) -> None:
-        self.link, theirs = socket.socketpair()
+        self.link, child_link = socket.socketpair()
         self._settings = _settings(python_environment())
-        with theirs:
+        with child_link:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(child_link.fileno())],
                 env=python_environment(),
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_link.fileno()],
             )
         self._one_by_one = threading.Lock()
         atexit.register(self.close)
 
-    def takes(self, env: Mapping[str, str]) -> bool:
+    def can_fork(self, env: Mapping[str, str]) -> bool:
         """Return whether an interpreter with that environment would be set up as this one is."""
         return _settings(env) == self._settings
 
@@ -107,18 +107,18 @@ class ForkServer:
     ) -> ForkedProcess:
         """Start `python -m MODULE WORDS…`."""
         ends = [os.pipe(), os.pipe(), os.pipe(), os.pipe()]
-        ours = [ends[0][1], *(read for read, _ in ends[1:])]
-        theirs = [ends[0][0], *(write for _, write in ends[1:])]
+        own_ends = [ends[0][1], *(read for read, _ in ends[1:])]
+        child_ends = [ends[0][0], *(write for _, write in ends[1:])]
         task = {"words": [module, *words], "env": dict(env), "cwd": str(cwd or Path.cwd())}
         data = json.dumps(task).encode() + b"\n"
         try:
             with self._one_by_one:
-                sent = socket.send_fds(self.link, [data], theirs)
+                sent = socket.send_fds(self.link, [data], child_ends)
                 self.link.sendall(data[sent:])
         finally:
-            for end in theirs:
+            for end in child_ends:
                 os.close(end)
-        return ForkedProcess(ours[:3], ours[3])
+        return ForkedProcess(own_ends[:3], own_ends[3])
 
     def close(self) -> None:
         """Close the connection, which ends the server but not its forks."""
@@ -147,7 +147,7 @@ def main(number: int) -> None:
     # What is never looked through again is not copied into the forks, nor taken apart as they end.
     gc.collect()
     gc.freeze()
-    task = _fork_until_told(socket.socket(fileno=number))
+    task = _fork_until_closed(socket.socket(fileno=number))
     if task is not None:
         os.chdir(task["cwd"])
         os.environ.clear()
@@ -180,7 +180,7 @@ def _run(module: str) -> None:
     sys.exit(code)
 
 
-def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
+def _fork_until_closed(link: socket.socket) -> dict[str, Any] | None:
     """Return a fork's orders in the fork, or None in the first process when no more are wanted."""
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
@@ -379,8 +379,8 @@ class Process:
 def _started(
     command: Sequence[str], *, env: Mapping[str, str], cwd: Path | None, user: str | None
 ) -> subprocess.Popen[str] | ForkedProcess:
-    ours = user is None and list(command[:2]) == [sys.executable, "-m"]
-    if ours and fork_server().takes(env):
+    is_own_module = user is None and list(command[:2]) == [sys.executable, "-m"]
+    if is_own_module and fork_server().can_fork(env):
         return fork_server().start(*command[2:], env=env, cwd=cwd)
     return subprocess.Popen(
         command,

@@ -306,7 +306,7 @@ def run_typescript_client(script: str, person: BrowserUser, **settings: Any) -> 
         process.kill()
 
 
-class Said(NamedTuple):
+class ProgramOutput(NamedTuple):
     """How one run ended."""
 
     code: int
@@ -330,10 +330,10 @@ class Program:
     def __init__(self, script: str, env: Mapping[str, str]) -> None:
         self._process = Process(command("runs.mjs", str(FOLDER / script)), env=env)
 
-    def run(self, *arguments: str, within_s: float) -> Said:
+    def run(self, *arguments: str, within_s: float) -> ProgramOutput:
         """Run once with these arguments; assert that it ends in that time."""
         self._process.write_line(json.dumps(arguments))
-        return Said(**json.loads(self._process.next_line(timeout_s=within_s)))
+        return ProgramOutput(**json.loads(self._process.next_line(timeout_s=within_s)))
 
     def close(self) -> None:
         self._process.kill()
@@ -359,7 +359,7 @@ class Inspector:
     def __init__(self, program: Program, url: str, bearer: Mapping[str, str]) -> None:
         self.program, self.url, self.bearer = program, url, bearer
 
-    def ask(self, method: str, *arguments: str, era: str) -> Said:
+    def ask(self, method: str, *arguments: str, era: str) -> ProgramOutput:
         """Call one method in one era: legacy, auto or modern."""
         headers = [f"{name}: {value}" for name, value in self.bearer.items()]
         asked = [
@@ -369,7 +369,7 @@ class Inspector:
         ]
         return self.program.run(*asked, within_s=ANSWERS_WITHIN_S)
 
-    def each(self, era: str, *requests: tuple[str, ...]) -> list[Said]:
+    def each(self, era: str, *requests: tuple[str, ...]) -> list[ProgramOutput]:
         """Call several methods, one after another."""
         return [self.ask(*asked, era=era) for asked in requests]
 

@@ -250,8 +250,8 @@ class ApprovalDeployment:
                 await self.gate.wait()
             if self.raises is not None:
                 raise self.raises
-            told = f"{what} {amount} {self.effects[what]}"
-            return Outcome(({"type": "text", "text": told},))
+            message = f"{what} {amount} {self.effects[what]}"
+            return Outcome(({"type": "text", "text": message},))
 
         async def whisper(ctx: CallContext, what: str, password: Secret) -> str:
             """Have an effect that takes a secret."""

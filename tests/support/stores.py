@@ -112,8 +112,8 @@ class StoreProcess:
     def _listens(self) -> bool:
         """Start the process; whether its port was free."""
         self._process = self._started()
-        told = self._process.wait_for(f"{self.READY_LINE}|ddress already in use|failed to set up")
-        if told[0] == self.READY_LINE:
+        match = self._process.wait_for(f"{self.READY_LINE}|ddress already in use|failed to set up")
+        if match[0] == self.READY_LINE:
             return True
         self._process.stop(with_signal=signal.SIGINT)
         return False

@@ -143,7 +143,7 @@ class UpstreamDeployment:
         person = self.of(tenant, name)
         return upstream, person, person.register(name, self.url(name), **fields)
 
-    def others_go_on(self) -> None:
+    def assert_others_are_answered(self) -> None:
         """Assert that calls of another upstream and another tenant are answered at once."""
         for tenant in ("acme", "globex"):
             person, began = self.of(tenant), time.monotonic()
@@ -167,7 +167,7 @@ class UpstreamDeployment:
         self.until(lambda: name in person.names())
 
     @contextmanager
-    def never_stands_still(self) -> Iterator[None]:
+    def event_loop_keeps_running(self) -> Iterator[None]:
         """Assert that the gate's event loop runs all the time inside the block."""
         loop, lags, running = self.gate.loop, [0.0], [True]
 

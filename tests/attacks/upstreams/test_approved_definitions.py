@@ -120,16 +120,16 @@ def test_a_running_call_is_validated_by_the_definition_it_began_with(
         await result_answer(text_result("x") | {"structuredContent": {"n": 7}})(posted, send)
 
     upstream.answers["tools/call"] = wait
-    heard: list[RestAnswer] = []
+    responses: list[RestAnswer] = []
     user = gate_without_approvals.of("acme")
-    caller = threading.Thread(target=lambda: heard.append(user.call(NAME)))
+    caller = threading.Thread(target=lambda: responses.append(user.call(NAME)))
     caller.start()
     assert arrived.wait(WITHIN_S)
     new = {"type": "object", "properties": {"m": {"type": "string"}}, "required": ["m"]}
     change_tools(gate_without_approvals, tool(description="New.", outputSchema=new))
     released.set()
     caller.join(WITHIN_S)
-    assert [(response.status, response.json) for response in heard] == [(200, {"n": 7})]
+    assert [(response.status, response.json) for response in responses] == [(200, {"n": 7})]
     refused = user.call(NAME)
     assert outcome_of(refused) == (500, "internal_error")
     assert "does not match the output schema" in refused.json["message"]

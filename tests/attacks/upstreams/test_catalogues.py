@@ -147,13 +147,13 @@ def test_a_hostile_catalogue_does_not_affect_other_upstreams(
     answer, status, offered = CATALOGUES[name]
     _, user, identity = deployment.registered("hostile", answers={"tools/list": answer})
     try:
-        with deployment.never_stands_still():
-            heard = user.refresh(identity)
-            deployment.others_go_on()
-        assert heard.status == status, heard.json
+        with deployment.event_loop_keeps_running():
+            response = user.refresh(identity)
+            deployment.assert_others_are_answered()
+        assert response.status == status, response.json
         if status == 502:
-            assert heard.error == (502, "upstream_unreachable")
-            assert heard.raw.field("www-authenticate") is None
+            assert response.error == (502, "upstream_unreachable")
+            assert response.raw.field("www-authenticate") is None
             assert tools_of(user) == set()
         else:
             deployment.until(lambda: tools_of(user) >= offered)
@@ -204,16 +204,16 @@ def test_a_schema_that_takes_for_ever_delays_no_other_caller(
         upstream.answers["tools/call"] = result_answer(
             text_result("x") | {"structuredContent": value}
         )
-        with deployment.never_stands_still():
+        with deployment.event_loop_keeps_running():
             assert user.refresh(identity).status == 200
             deployment.offered(user, "mcp_hostile__act")
             is_offered = "mcp_hostile__slow" in user.names()
             assert not (is_offered and name == "many alternatives")
             if is_offered:
-                heard = user.call("mcp_hostile__slow", value if which == "inputSchema" else {})
-                assert heard.status in {200, 422, 500}, heard
-                assert heard.status == 200 or len(heard.raw.body) < 100_000
-            deployment.others_go_on()
+                response = user.call("mcp_hostile__slow", value if which == "inputSchema" else {})
+                assert response.status in {200, 422, 500}, response
+                assert response.status == 200 or len(response.raw.body) < 100_000
+            deployment.assert_others_are_answered()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 

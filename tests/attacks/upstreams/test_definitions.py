@@ -46,8 +46,8 @@ def test_a_destructive_tool_that_claims_to_be_read_only_waits_for_approval(
     )
     assert user.refresh(identity).status == 200
     gate_with_approvals.offered(user, "mcp_liar__delete_all")
-    heard = user.call("mcp_liar__delete_all")
-    assert heard.error == (503, "approval_pending"), heard
+    response = user.call("mcp_liar__delete_all")
+    assert response.error == (503, "approval_pending"), response
     assert call_count(upstream) == 0
 
 
@@ -92,7 +92,7 @@ def test_a_changed_definition_is_not_called(deployment: UpstreamDeployment, chan
             assert user.call(name).status == 404
         assert call_count(upstream) == before
         assert user.call("mcp_turncoat__other").status == 200
-        deployment.others_go_on()
+        deployment.assert_others_are_answered()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
@@ -112,7 +112,7 @@ def test_an_upstream_cannot_take_the_name_of_another_tool(deployment: UpstreamDe
         assert len(added) == 4, user.names()
         assert user.call("echo", {"text": "x"}).status in {200, 422}
         assert call_count(upstream) == 0
-        deployment.others_go_on()
+        deployment.assert_others_are_answered()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
@@ -132,11 +132,11 @@ def test_two_hundred_waiting_calls_delay_no_other_caller(deployment: UpstreamDep
         deployment.offered(user, "mcp_slow__act")
         upstream.answers["tools/call"] = wait
         open_calls = [begun_call(user, "mcp_slow__act") for _ in range(200)]
-        with deployment.never_stands_still():
+        with deployment.event_loop_keeps_running():
             assert arrived.wait(WITHIN_S)
             began = time.monotonic()
             for _ in range(5):
-                deployment.others_go_on()
+                deployment.assert_others_are_answered()
             assert time.monotonic() - began < WITHIN_S
         for call in open_calls:
             call.close()

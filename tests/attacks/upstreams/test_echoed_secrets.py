@@ -150,19 +150,19 @@ def test_secrets_echoed_in_answers_progress_and_logs_are_redacted(
     for part in ("notifications/progress", "notifications/message", "structuredContent"):
         assert part in raw
     assert raw.count("REDACTED") >= 6
-    heard = [raw, user.call("mcp_good__act").raw.body]
+    responses = [raw, user.call("mcp_good__act").raw.body]
     upstream.answers["tools/call"] = error_answer(
         -32603, ECHOED_TEXT, data={ECHOED_TEXT: ECHOED_TEXT}
     )
-    heard += [user.run("mcp_good__act"), user.call("mcp_good__act").raw.body]
+    responses += [user.run("mcp_good__act"), user.call("mcp_good__act").raw.body]
     upstream.answers["tools/call"] = result_answer(text_result(ECHOED_TEXT) | {"isError": True})
-    heard += [user.run("mcp_good__act"), user.call("mcp_good__act").raw.body]
+    responses += [user.run("mcp_good__act"), user.call("mcp_good__act").raw.body]
     link = {"type": "resource_link", "uri": f"x://{TOKEN}", "name": ECHOED_TEXT}
     upstream.answers["tools/call"] = result_answer({"content": [link, {"type": ECHOED_TEXT}]})
-    heard += [user.run("mcp_good__act")]
+    responses += [user.run("mcp_good__act")]
     key = ("Idempotency-Key", "the-same-key-every-time")
-    heard += [user.call("mcp_good__act", {}, key).raw.body for _ in range(2)]
-    assert_secrets_hidden(deployment, tmp_path, *heard)
+    responses += [user.call("mcp_good__act", {}, key).raw.body for _ in range(2)]
+    assert_secrets_hidden(deployment, tmp_path, *responses)
 
 
 @pytest.mark.parametrize("era", ["modern", "session"])
@@ -196,10 +196,10 @@ def test_secrets_echoed_in_client_requests_are_redacted(
         upstream.answers["tools/call"] = ask
         upstream.answers["logging/setLevel"] = result_answer({})
         user.run("mcp_good__act")  # finds out that the server speaks another revision by now
-    heard = user.run("mcp_good__act")
-    assert heard["result"]["resultType"] == "input_required", heard
-    assert "REDACTED" in str(heard)
-    assert_secrets_hidden(deployment, tmp_path, heard, user.call("mcp_good__act").raw.body)
+    response = user.run("mcp_good__act")
+    assert response["result"]["resultType"] == "input_required", response
+    assert "REDACTED" in str(response)
+    assert_secrets_hidden(deployment, tmp_path, response, user.call("mcp_good__act").raw.body)
 
 
 def test_secrets_echoed_in_catalogues_are_redacted(
@@ -233,11 +233,13 @@ def test_secrets_echoed_in_catalogues_are_redacted(
     )
     refresh_upstream(deployment, user)
     deployment.offered(user, "mcp_good__b")
-    heard: list[Any] = [user.rpc(f"{kind}/list", {}) for kind in ("tools", "prompts", "resources")]
-    heard += [user.ask("GET", "/v1/mcp-servers").raw.body, user.tools().raw.body]
+    responses: list[Any] = [
+        user.rpc(f"{kind}/list", {}) for kind in ("tools", "prompts", "resources")
+    ]
+    responses += [user.ask("GET", "/v1/mcp-servers").raw.body, user.tools().raw.body]
     upstream.answers["tools/list"] = error_answer(-32603, ECHOED_TEXT, data=ECHOED_TEXT)
     (registered_server,) = user.ask("GET", "/v1/mcp-servers").json["data"]
-    heard += [user.refresh(registered_server["id"]).raw.body]
-    heard += [user.ask("GET", f"/v1/mcp-servers/{registered_server['id']}").raw.body]
-    assert "REDACTED" in str(heard)
-    assert_secrets_hidden(deployment, tmp_path, *heard)
+    responses += [user.refresh(registered_server["id"]).raw.body]
+    responses += [user.ask("GET", f"/v1/mcp-servers/{registered_server['id']}").raw.body]
+    assert "REDACTED" in str(responses)
+    assert_secrets_hidden(deployment, tmp_path, *responses)

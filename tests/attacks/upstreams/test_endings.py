@@ -191,10 +191,10 @@ def test_a_suspension_ends_a_parked_call(deployment: UpstreamDeployment) -> None
         assert user.refresh(identity).status == 200
         deployment.offered(user, f"mcp_asks_{tenant}__act")
         answer = user.run(f"mcp_asks_{tenant}__act")["result"]
-        heard = [
+        requests = [
             (request.method, request.headers.get("mcp-session-id")) for request in upstream.seen
         ]
-        assert answer["resultType"] == "input_required", (answer, heard)
+        assert answer["resultType"] == "input_required", (answer, requests)
         assert answer["requestState"]
     assert parked_calls(deployment) == 2
     assert not parked["acme"].closed.is_set()

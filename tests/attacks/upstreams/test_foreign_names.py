@@ -52,7 +52,7 @@ def test_a_hostile_server_name_reaches_no_other_path(
         assert len(upstream.of("tools/call")) == before
         lines = [json.loads(line) for line in deployment.gate.log().splitlines() if line[:1] == "{"]
         assert not any(line.get("event") == "forged" for line in lines)
-        deployment.others_go_on()
+        deployment.assert_others_are_answered()
     finally:
         assert admin.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
@@ -103,7 +103,7 @@ def test_a_hostile_tool_name_reaches_no_other_path(
             request = upstream.of("tools/call")[-1]
             assert request.body["params"]["name"] in {name, "plain"}
             assert "\r" not in request.headers.get("mcp-name", "")
-        deployment.others_go_on()
+        deployment.assert_others_are_answered()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
@@ -139,13 +139,13 @@ def test_a_cursor_is_for_its_own_tenant_and_list(deployment: UpstreamDeployment)
             (people["acme"], "resources/list"),
             (deployment.of("acme", sub="poor", scope="mcp:good"), "tools/list"),
         ):
-            heard = person.rpc(method, {"cursor": cursor})
-            names = str(heard.get("result", ""))
-            assert "error" in heard or "mcp_many__acme" not in names, heard
+            response = person.rpc(method, {"cursor": cursor})
+            names = str(response.get("result", ""))
+            assert "error" in response or "mcp_many__acme" not in names, response
         assert people["globex"].rpc("tools/list", {"cursor": cursor})["error"]["code"] == -32602
         for forged in ("page-1", "", "x" * 5_000):
-            heard = people["acme"].rpc("tools/list", {"cursor": forged})
-            assert heard["error"]["code"] == -32602, heard
+            response = people["acme"].rpc("tools/list", {"cursor": forged})
+            assert response["error"]["code"] == -32602, response
         assert set(seen) == {None, *(f"page-{at}" for at in range(1, 6))}
         listed = [name for name in people["acme"].names() if name.startswith("mcp_many")]
         assert len(listed) == len(set(listed)) == 600

@@ -38,7 +38,7 @@ class Workshop:
         state = {"taskId": "t-1", "status": "working", **FIELDS, **self.state}
         await result_answer({**state, "resultType": "complete"})(posted, send)
 
-    def begun(self) -> str:
+    def start_task(self) -> str:
         """Start the caller's task and return its id."""
         params = {"name": "mcp_shop__act", "arguments": {}}
         task_id: str = self.user.rpc("tools/call", params, TASK_CAPABILITY)["result"]["taskId"]
@@ -74,7 +74,7 @@ def test_the_state_of_another_task_is_not_accepted_as_an_answer(
         "result": text_result("the other's secrets"),
     }
 
-    ended = text_of(deployment, shop.user, shop.begun())
+    ended = text_of(deployment, shop.user, shop.start_task())
 
     assert "another task" in ended
 
@@ -84,7 +84,7 @@ def test_tasks_of_a_removed_or_moved_server_are_no_longer_polled(
     deployment: UpstreamDeployment, shop: Workshop, how: str
 ) -> None:
     """The task ends with an unknown outcome, and no further request is sent."""
-    task = shop.begun()
+    task = shop.start_task()
     deployment.until(lambda: shop.upstream.of("tasks/get"))
     path = f"{SERVERS}/{shop.identity}"
     if how == "removed":
@@ -96,4 +96,4 @@ def test_tasks_of_a_removed_or_moved_server_are_no_longer_polled(
 
     assert "unknown" in text_of(deployment, shop.user, task)
     assert len(shop.upstream.seen) <= count + 1  # a poll may have been on its way
-    deployment.others_go_on()
+    deployment.assert_others_are_answered()

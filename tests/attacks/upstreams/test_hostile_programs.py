@@ -129,9 +129,9 @@ def user(deployment: UpstreamDeployment) -> UpstreamUser:
 
 def answered(deployment: UpstreamDeployment, user: UpstreamUser, name: str) -> Any:
     deployment.offered(user, name)
-    heard = user.call(name)
-    assert heard.status == 200, heard
-    return json.loads(heard.json["result"])
+    response = user.call(name)
+    assert response.status == 200, response
+    return json.loads(response.json["result"])
 
 
 def is_running(pid: int) -> bool:
@@ -178,9 +178,9 @@ def test_the_exit_of_a_program_is_noticed_although_a_child_keeps_its_pipes(
     """The call fails before its timeout, and the next call starts a new program."""
     monkeypatch.setattr(service, "LOOK_S", 0.05)
     deployment.offered(user, "mcp_ends__hand_over")
-    with deployment.never_stands_still():
-        heard = user.call("mcp_ends__hand_over")
+    with deployment.event_loop_keeps_running():
+        response = user.call("mcp_ends__hand_over")
 
-    assert outcome_of(heard) == (500, "internal_error")
-    assert "unknown" in heard.json["message"]
+    assert outcome_of(response) == (500, "internal_error")
+    assert "unknown" in response.json["message"]
     assert answered(deployment, user, "mcp_ends__harm")

@@ -79,9 +79,9 @@ def test_simultaneous_registrations_cannot_exceed_the_quota_of_a_tenant(
     ]
     agents = [{"name": f"more{number}"} for number in range(AT_ONCE)]
     for path, bodies in ((SERVERS, servers), (AGENTS, agents)):
-        heard = concurrent_answers(admin, path, bodies)
-        assert {response.status for response in heard} <= {201, 409}
-        refused = [response for response in heard if response.status == 409]
+        responses = concurrent_answers(admin, path, bodies)
+        assert {response.status for response in responses} <= {201, 409}
+        refused = [response for response in responses if response.status == 409]
         assert all("there cannot be more" in response.json["message"] for response in refused)
         registered = [
             entry for entry in admin.ask("GET", path).json["data"] if entry["source"] == "api"
@@ -95,7 +95,7 @@ def test_simultaneous_registrations_cannot_exceed_the_quota_of_a_tenant(
         assert admin.ask("POST", path, bodies[-1] | {"name": "at last"}).status == 201
     globex = deployment.of("globex")
     assert globex.ask("POST", SERVERS, servers[0]).status == 201
-    deployment.others_go_on()
+    deployment.assert_others_are_answered()
 
 
 PARAMS = {
@@ -150,6 +150,6 @@ def test_parked_calls_are_limited_for_each_caller_and_server(
     assert mine.count("input_required") == limits.caller
     assert theirs.count("input_required") == 16 - limits.caller
     assert len(parked) == 16
-    deployment.others_go_on()
+    deployment.assert_others_are_answered()
     assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
     deployment.until(lambda: len(parked) == 0)

@@ -52,8 +52,8 @@ def test_timeouts_of_one_caller_do_not_open_the_circuit(deployment: UpstreamDepl
     alice, bob = user_named(deployment, "alice"), user_named(deployment, "bob")
     for name in (*HANGING_TOOLS, *HANGING_TOOLS):
         assert outcome_of(alice.call(f"mcp_good__{name}")) == TIMEOUT_ERROR
-    heard = bob.call("mcp_good__act")
-    assert (heard.status, "done by good" in str(heard.json)) == (200, True), heard
+    response = bob.call("mcp_good__act")
+    assert (response.status, "done by good" in str(response.json)) == (200, True), response
 
     for number in range(5):
         slow = user_named(deployment, f"caller-{number}")

@@ -78,7 +78,7 @@ def test_upstreams_of_one_name_in_two_tenants_stay_separate(
         }
     bodies = [upstream_by_tenant["globex"][1].ask("GET", SERVERS).raw.body.decode()]
     assert "crm_acme" not in bodies[0]
-    deployment.others_go_on()
+    deployment.assert_others_are_answered()
 
 
 @pytest.mark.requirement("A-14")
@@ -123,8 +123,8 @@ def test_a_request_state_is_accepted_only_for_its_own_call(
             (stranger, "mcp_crm__act", {"a": 1}),
             (globex, "mcp_crm__act", {"a": 1}),
         ):
-            heard = who.run(name, arguments, **more)
-            assert heard["error"]["code"] == -32602, (name, heard)
+            response = who.run(name, arguments, **more)
+            assert response["error"]["code"] == -32602, (name, response)
         sent = [
             request.body["params"].get("requestState")
             for server, count in zip((upstream, other, second), counts, strict=True)
@@ -154,16 +154,16 @@ def test_misleading_elicitation_urls_are_not_shown(
     """The upstream's call fails, and the caller never sees the URL."""
     upstream, acme, _ = upstream_by_tenant["acme"]
     ask_before_each_call(upstream, url)
-    heard = acme.run("mcp_crm__act")
-    assert heard.get("result", {}).get("resultType") != "input_required", heard
-    assert url not in str(heard)
+    response = acme.run("mcp_crm__act")
+    assert response.get("result", {}).get("resultType") != "input_required", response
+    assert url not in str(response)
     # 2025-11-25 has an error for it.
     pages = {"elicitations": [{"mode": "url", "message": "Sign in", "url": url}]}
     upstream.answers["tools/call"] = error_answer(-32042, "Sign in first", data=pages)
-    heard = acme.run("mcp_crm__act")
-    assert "names none that is safe" in str(heard)
-    assert url not in str(heard)
-    deployment.others_go_on()
+    response = acme.run("mcp_crm__act")
+    assert "names none that is safe" in str(response)
+    assert url not in str(response)
+    deployment.assert_others_are_answered()
 
 
 def test_an_elicitation_url_is_shown_with_its_upstream_and_host(upstream_by_tenant: Any) -> None:
@@ -171,9 +171,9 @@ def test_an_elicitation_url_is_shown_with_its_upstream_and_host(upstream_by_tena
     page = "https://login.example.com/x"
     pages = {"elicitations": [{"mode": "url", "message": "Sign in", "url": page}]}
     upstream.answers["tools/call"] = error_answer(-32042, "Sign in first", data=pages)
-    heard = acme.run("mcp_crm__act")["result"]
-    assert heard["isError"] is True
-    assert f"a page of crm first: {page} (at login.example.com)" in str(heard)
+    response = acme.run("mcp_crm__act")["result"]
+    assert response["isError"] is True
+    assert f"a page of crm first: {page} (at login.example.com)" in str(response)
     ask_before_each_call(upstream, page)
     requests = acme.run("mcp_crm__act")["result"]["inputRequests"]
     [request] = requests.values()
@@ -194,8 +194,8 @@ def test_sampling_and_roots_requests_need_permission_by_the_operator(
             "requestState": "s",
         }
     )
-    heard = acme.run("mcp_crm__act")
-    assert heard.get("result", {}).get("resultType") != "input_required", heard
+    response = acme.run("mcp_crm__act")
+    assert response.get("result", {}).get("resultType") != "input_required", response
     declared = upstream.of("tools/call")[-1].body["params"]["_meta"]
     assert not {"sampling", "roots"} & declared["io.modelcontextprotocol/clientCapabilities"].keys()
 

@@ -141,17 +141,17 @@ def test_redirects_of_an_upstream_are_not_followed(
         serve_upstream(internet, **{which: page})
     with gate_in(internet, idp) as gate:
         user = upstream_user(gate)
-        heard = refresh_upstream(user)
+        response = refresh_upstream(user)
         if which in ("tools/call", "subscriptions/listen"):
-            assert heard.status == 200, heard.json
+            assert response.status == 200, response.json
             eventually(lambda: "mcp_crm__act" in user.names(), within=20)
             expected = (500, "internal_error") if which == "tools/call" else (200, "ok")
             assert outcome_of(user.call("mcp_crm__act")) == expected
             eventually(lambda: received_method(internet, which), within=20)
         else:
-            assert heard.error == (502, "upstream_unreachable"), heard.json
+            assert response.error == (502, "upstream_unreachable"), response.json
         assert REDIRECT_TARGET not in requested_paths(internet)
-        assert SECRET not in heard.raw.body.decode()
+        assert SECRET not in response.raw.body.decode()
 
 
 def received_method(internet: Internet, method: str) -> bool:
@@ -173,8 +173,8 @@ def test_a_host_name_that_changes_to_an_internal_address_is_refused(
         for addresses in (["127.0.0.1"], [PUBLIC, "127.0.0.1"], ["::1"], ["169.254.169.254"]):
             before = len(internet.site.seen)
             internet.names.known[host] = [addresses]
-            heard = user.call("mcp_crm__act")
-            assert heard.error == (403, "denied"), heard.json
+            response = user.call("mcp_crm__act")
+            assert response.error == (403, "denied"), response.json
             assert refresh_upstream(user).error == (502, "upstream_unreachable")
             assert [
                 request for request in internet.site.seen[before:] if request.host == host
@@ -216,9 +216,9 @@ def test_an_invalid_certificate_of_an_upstream_is_refused(
         ) as gate:
             user = upstream_user(gate)
             identity = user.register("inside", f"https://{host}/mcp", api_key="sk-0123456789")
-            heard = user.refresh(identity)
-            assert heard.error == (502, "upstream_unreachable")
-            assert "certificate" in heard.json["message"], heard.json
+            response = user.refresh(identity)
+            assert response.error == (502, "upstream_unreachable")
+            assert "certificate" in response.json["message"], response.json
             assert app.seen == []
     finally:
         server.stop()

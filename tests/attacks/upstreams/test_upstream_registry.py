@@ -101,13 +101,13 @@ def test_invalid_registration_fields_are_refused_and_not_stored(
     path = f"{SERVERS}/{response.json['id']}"
     try:
         before = admin.ask("GET", path).json
-        for heard in (
+        for response in (
             admin.ask("POST", SERVERS, {"name": "evil", **fields}),
             admin.ask("PATCH", path, fields),
         ):
-            assert heard.error == (400, "invalid_field"), heard
-            assert heard.json["field"] == field
-            assert "value-of-it" not in heard.raw.body.decode()
+            assert response.error == (400, "invalid_field"), response
+            assert response.json["field"] == field
+            assert "value-of-it" not in response.raw.body.decode()
         assert registered(admin) == {"plain"}
         assert admin.ask("GET", path).json == before
     finally:
@@ -149,10 +149,10 @@ def test_internal_addresses_of_upstreams_are_never_requested(
     assert response.status == 201
     path = f"{SERVERS}/{response.json['id']}"
     try:
-        heard = admin.ask("POST", f"{path}/refresh")
-        assert heard.error == (502, "upstream_unreachable")
+        response = admin.ask("POST", f"{path}/refresh")
+        assert response.error == (502, "upstream_unreachable")
         assert len(deployment.upstream_app.unknown_paths) == unknown_paths
-        deployment.others_go_on()
+        deployment.assert_others_are_answered()
     finally:
         assert admin.ask("DELETE", path).status == 204
 
@@ -176,8 +176,8 @@ def test_an_api_key_is_not_kept_when_the_url_changes_to_another_host(
             {"url": elsewhere, "api_key": "a-new-key-of-mine", "description": None},
             {"url": deployment.url("mover").replace("http:", "https:")},
         ):
-            heard = admin.ask("PATCH", path, fields)
-            assert heard.error == (400, "invalid_field"), (fields, heard)
+            response = admin.ask("PATCH", path, fields)
+            assert response.error == (400, "invalid_field"), (fields, response)
             assert admin.ask("GET", path).json["url"] == deployment.url("mover")
         assert admin.refresh(identity).status == 200
         headers = upstream.of("tools/list")[-1].headers
@@ -232,16 +232,18 @@ def test_secrets_of_an_upstream_are_never_shown(deployment: UpstreamDeployment, 
     fields = {"api_key": KEY, "headers": {"X-Secret": HEADER_VALUE}}
     identity = admin.register("echo", deployment.url("echo"), **fields)
     path = f"{SERVERS}/{identity}"
-    heard: list[RestAnswer] = []
+    responses: list[RestAnswer] = []
     try:
-        heard.append(admin.refresh(identity))
-        assert heard[0].status == 200
+        responses.append(admin.refresh(identity))
+        assert responses[0].status == 200
         deployment.offered(admin, "mcp_echo__act")
-        heard += [admin.ask("GET", SERVERS), admin.ask("GET", path), admin.ask("GET", "/tools")]
-        heard.append(admin.ask("PATCH", path, {"description": "other", "api_key": KEY + "\r\n"}))
-        heard.append(admin.ask("POST", SERVERS, {"name": "echo", "url": PUBLIC_URL, **fields}))
-        heard.append(admin.call("mcp_echo__act"))
-        bodies = [response.raw.body.decode() for response in heard]
+        responses += [admin.ask("GET", SERVERS), admin.ask("GET", path), admin.ask("GET", "/tools")]
+        responses.append(
+            admin.ask("PATCH", path, {"description": "other", "api_key": KEY + "\r\n"})
+        )
+        responses.append(admin.ask("POST", SERVERS, {"name": "echo", "url": PUBLIC_URL, **fields}))
+        responses.append(admin.call("mcp_echo__act"))
+        bodies = [response.raw.body.decode() for response in responses]
         bodies.append(json.dumps(admin.rpc("tools/list", {})))
         bodies.append(json.dumps(admin.run("mcp_echo__b")))
         upstream.answers["tools/call"] = error_answer(-32603, whole_text, data={"a": whole_text})
@@ -303,6 +305,6 @@ def test_management_routes_need_the_admin_scope(deployment: UpstreamDeployment) 
     caller = UpstreamUser(deployment.gate, deployment.gate.token(scope="mcp:good"))
     for path in (SERVERS, f"{SERVERS}/{identity}", AGENTS, f"{AGENTS}/{identity}"):
         for method in ("GET", "POST", "PATCH", "DELETE"):
-            heard = caller.ask(method, path, {"command": "sh"} if method != "GET" else None)
-            assert heard.status in {403, 405}, (method, path, heard)
+            response = caller.ask(method, path, {"command": "sh"} if method != "GET" else None)
+            assert response.status in {403, 405}, (method, path, response)
     assert caller.ask("POST", f"{SERVERS}/{identity}/refresh").status == 403

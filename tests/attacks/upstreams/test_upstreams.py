@@ -144,13 +144,13 @@ def test_a_hostile_answer_fails_only_its_own_call(
         assert user.refresh(identity).status == 200
         deployment.offered(user, "mcp_hostile__act")
         upstream.answers["tools/call"] = answer
-        with deployment.never_stands_still():
-            heard = user.call("mcp_hostile__act")
-            deployment.others_go_on()
-        assert outcome_of(heard) == documented
+        with deployment.event_loop_keeps_running():
+            response = user.call("mcp_hostile__act")
+            deployment.assert_others_are_answered()
+        assert outcome_of(response) == documented
         if documented == INTERNAL_ERROR and name != "an error with a huge message":
-            assert "carried out" in heard.json["message"]
-        assert heard.raw.field("www-authenticate") is None
-        assert len(heard.raw.body) < 100_000
+            assert "carried out" in response.json["message"]
+        assert response.raw.field("www-authenticate") is None
+        assert len(response.raw.body) < 100_000
     finally:
         assert user.ask("DELETE", f"/v1/mcp-servers/{identity}").status == 204

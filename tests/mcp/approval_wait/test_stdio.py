@@ -59,11 +59,11 @@ def test_a7_a_call_of_a_session_says_that_it_waits(stdio_client: StdioClient, fo
     """No person can sign in over stdio, so the message names the command line and no page."""
     params = {"name": "echo", "arguments": {"text": "one"}}
     call = stdio_client.say("tools/call", params, identity="c-1", meta={"progressToken": "p"})
-    notifications = stdio_client.hears("notifications/progress")
+    notifications = stdio_client.wait_for_params("notifications/progress")
     approve(folder)
 
     assert "waits for a person's approval" in notifications[0]["message"]
-    assert stdio_client.told("elicitation/create") == []
+    assert stdio_client.params_of("elicitation/create") == []
     assert answered_text(stdio_client.of(call)) == "one"
 
 
@@ -99,7 +99,7 @@ def test_a7_the_end_of_input_answers_waiting_calls(tmp_path: Path, *, by_signal:
         old = stdio_client.say("tools/call", params, identity="old", meta={"progressToken": "old"})
         params = {"name": "echo", "arguments": {"text": "two"}}
         new = stdio_client.modern("tools/call", params, identity="new", progressToken="new")
-        stdio_client.hears("notifications/progress", times=2)
+        stdio_client.wait_for_params("notifications/progress", times=2)
         if by_signal:
             stdio_client.process.send_signal(signal.SIGTERM)
         else:

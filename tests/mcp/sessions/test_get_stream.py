@@ -293,5 +293,5 @@ async def test_s_21_a_failing_shared_store_leaves_no_stream_or_subscription(
     assert live.status == 503
     assert len(replicas.one.streams) == 0
     assert replicas.one.pubsub.tenants == ()
-    await replicas.receives_no_more()
+    await replicas.forget_sessions()
     assert vars(replicas.one.shared_store.of("acme"))["_followers"] == {}

@@ -53,7 +53,7 @@ def test_a_call_sends_progress_and_logs_before_its_answer(
     ]
 
     assert methods == [*["notifications/progress"] * 3, "notifications/message", "answer"]
-    assert [params["progress"] for params in stdio_client.told("notifications/progress")] == [
+    assert [params["progress"] for params in stdio_client.params_of("notifications/progress")] == [
         1,
         2,
         3,
@@ -66,7 +66,10 @@ def test_a_stream_that_pauses_is_fetched(stdio_client: StdioClient) -> None:
     call(stdio_client, False, "let_go", 1, progressToken="p")
 
     assert answered_text(stdio_client.of(1)) == "came back"
-    assert [params["progress"] for params in stdio_client.told("notifications/progress")] == [1, 2]
+    assert [params["progress"] for params in stdio_client.params_of("notifications/progress")] == [
+        1,
+        2,
+    ]
 
 
 def test_a_pause_of_any_length_delays_no_other_call(stdio_client: StdioClient) -> None:
@@ -94,7 +97,7 @@ def test_a_client_request_of_an_older_revision_is_sent_and_answered(
     """The response arrives on the same pipe while the call waits."""
     stdio_client.open(**ELICIT)
     call(stdio_client, False, "ask_colour", 1)
-    request = stdio_client.hears("elicitation/create")
+    request = stdio_client.wait_for_params("elicitation/create")
     (client_request,) = [
         message
         for message in stdio_client.messages()
@@ -166,13 +169,13 @@ def test_changes_are_announced_in_both_eras(stdio_client: StdioClient) -> None:
     stdio_client.open()
     filters = {"notifications": {"toolsListChanged": True}}
     stdio_client.modern("subscriptions/listen", filters, identity="l")
-    stdio_client.hears("notifications/subscriptions/acknowledged")
+    stdio_client.wait_for_params("notifications/subscriptions/acknowledged")
     # The session's own stream opens behind the scenes; it is there once it has told something.
     changed = "notifications/tools/list_changed"
 
     def both_heard() -> bool:
         call(stdio_client, True, "announce", f"a{len(stdio_client.messages())}")
-        notifications = stdio_client.told(changed)
+        notifications = stdio_client.params_of(changed)
         return any(notification.get("_meta") for notification in notifications) and any(
             not notification.get("_meta") for notification in notifications
         )
@@ -189,7 +192,7 @@ def test_listening_ends_with_its_result_when_the_server_stops(tmp_path: Path) ->
     with stdio_process(tmp_path) as stdio_client:
         filters = {"notifications": {"toolsListChanged": True}}
         stdio_client.modern("subscriptions/listen", filters, identity="l")
-        stdio_client.hears("notifications/subscriptions/acknowledged")
+        stdio_client.wait_for_params("notifications/subscriptions/acknowledged")
 
         assert stdio_client.hang_up() == 0
         assert stdio_client.of("l")["result"]["resultType"] == "complete"

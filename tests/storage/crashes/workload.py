@@ -86,8 +86,10 @@ class WorkOrder(msgspec.Struct, frozen=True):
 class CrashWorker:
     """One process's server, its client, and its approver."""
 
-    def __init__(self, config: Config, services: Services, order: WorkOrder, told: int) -> None:
-        self.order, self.services, self._told = order, services, told
+    def __init__(
+        self, config: Config, services: Services, order: WorkOrder, report_descriptor: int
+    ) -> None:
+        self.order, self.services, self._report_descriptor = order, services, report_descriptor
         self._numbers = count(1)
         resource, challenge = Resource(config.resource), challenge_of(config)
         self._endpoint = mcp(config, services, resource, challenge)
@@ -122,7 +124,7 @@ class CrashWorker:
     def tell(self, what: str, **more: Any) -> None:
         """Record what is certain now; a line is written whole or not at all."""
         line = json.dumps({"what": what, "number": self.order.number, **more}) + "\n"
-        os.write(self._told, line.encode())
+        os.write(self._report_descriptor, line.encode())
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -210,14 +212,16 @@ def shorten_intervals() -> None:
     service.POLL_S = 0.02
 
 
-def work(config: Config, toolbox: Toolbox, ring: KeyRing, order: WorkOrder, told: int) -> None:
+def work(
+    config: Config, toolbox: Toolbox, ring: KeyRing, order: WorkOrder, report_descriptor: int
+) -> None:
     """Run the workload of one process; return only if the process is not killed."""
     shorten_intervals()
 
     async def main() -> None:
         async with opened(config, toolbox, ring) as services:
             statements = _count(order)
-            worker = CrashWorker(config, services, order, told)
+            worker = CrashWorker(config, services, order, report_descriptor)
             await worker.run()
             worker.tell("ended", statements=next(statements) - 1)
 
@@ -242,16 +246,16 @@ RunReports = Sequence[Mapping[str, Any]]
 """What processes knew for certain, in their own words."""
 
 
-async def broken_promises(services: Services, told: RunReports) -> list[str]:
-    """Return each broken promise as a sentence; *told* has all reports since the stores exist."""
+async def broken_promises(services: Services, reports: RunReports) -> list[str]:
+    """Return each broken promise as a sentence; *reports* has all since the stores exist."""
     effects = _effects()
     requests = await _requests(services)
     rows = await _rows(services)
     return [
         *_once_for_each_key(effects),
         *_once_for_each_approval(effects, requests),
-        *_answered(told, effects, rows),
-        *_decided(told, requests, rows),
+        *_answered(reports, effects, rows),
+        *_decided(reports, requests, rows),
         *_on_record(requests, rows),
         *await _chained(services),
     ]
@@ -288,10 +292,10 @@ def _once_for_each_approval(
     ]
 
 
-def _answered(told: RunReports, effects: Counter[str], rows: Sequence[AuditRow]) -> list[str]:
+def _answered(reports: RunReports, effects: Counter[str], rows: Sequence[AuditRow]) -> list[str]:
     calls = {json.loads(row.body).get("request_id"): row for row in rows if row.kind == "call"}
     problems = []
-    for one in told:
+    for one in reports:
         if one["what"] != "answered":
             continue
         row = calls.get(one["id"])
@@ -305,11 +309,11 @@ def _answered(told: RunReports, effects: Counter[str], rows: Sequence[AuditRow])
 
 
 def _decided(
-    told: RunReports, requests: Mapping[str, ApprovalRequest], rows: Sequence[AuditRow]
+    reports: RunReports, requests: Mapping[str, ApprovalRequest], rows: Sequence[AuditRow]
 ) -> list[str]:
     on_record = _approved_on_record(rows)
     problems = []
-    for one in told:
+    for one in reports:
         if one["what"] != "approved":
             continue
         if one["id"] not in requests:
