@@ -107,7 +107,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def erins(billing: BillingServer) -> Iterator[ConnectedAgent]:
+def erin_agent(billing: BillingServer) -> Iterator[ConnectedAgent]:
     """Yield the agent of a user without any role."""
     with agent(billing.resource, billing.token("erin")) as connected:
         yield connected
@@ -126,7 +126,7 @@ def open_newest_request(page: Page, title: str) -> None:
 
 
 def test_an_arriving_call_is_edited_and_runs_with_the_edited_arguments(
-    dave: WebUser, erins: ConnectedAgent
+    dave: WebUser, erin_agent: ConnectedAgent
 ) -> None:
     """The page is not loaded again between the arrival and the result."""
     CALLS_RUN.clear()
@@ -134,7 +134,7 @@ def test_an_arriving_call_is_edited_and_runs_with_the_edited_arguments(
     expect(page.get_by_role("heading", name="No requests are waiting")).to_be_visible()
     expect(page).to_have_title("Waiting · Gatepost")
 
-    outcome = erins.call("send_invoice", INVOICE)
+    outcome = erin_agent.call("send_invoice", INVOICE)
     expect(page.locator(".request")).to_have_count(1)
     expect(page).to_have_title("(1) Waiting · Gatepost")
     expect(page.get_by_role("status")).to_contain_text("New: send_invoice")
@@ -170,11 +170,13 @@ def test_an_arriving_call_is_edited_and_runs_with_the_edited_arguments(
 
 
 @pytest.mark.requirement("A8")
-def test_the_agent_gets_the_reason_of_a_rejection(dave: WebUser, erins: ConnectedAgent) -> None:
+def test_the_agent_gets_the_reason_of_a_rejection(
+    dave: WebUser, erin_agent: ConnectedAgent
+) -> None:
     """The reason is in the result, and the tool does not run."""
     CALLS_RUN.clear()
     page = dave.open()
-    outcome = erins.call("refund", {"customer": "C-7", "amount": 20})
+    outcome = erin_agent.call("refund", {"customer": "C-7", "amount": 20})
     open_newest_request(page, "Pay back")
     page.get_by_label("Reason for rejecting").fill("Ask the <b>customer</b> first.")
     page.get_by_role("button", name="Reject").click()
@@ -188,11 +190,11 @@ def test_the_agent_gets_the_reason_of_a_rejection(dave: WebUser, erins: Connecte
 
 
 def test_an_undecided_request_expires_on_the_open_page(
-    billing: BillingServer, dave: WebUser, erins: ConnectedAgent
+    billing: BillingServer, dave: WebUser, erin_agent: ConnectedAgent
 ) -> None:
     """The open page shows the expiry and accepts no decision; the agent gets the result."""
     page = dave.open()
-    outcome = erins.call("refund", {"customer": "C-8", "amount": 30})
+    outcome = erin_agent.call("refund", {"customer": "C-8", "amount": 30})
     open_newest_request(page, "Pay back")
     with billing.later(301):
         expect(page.get_by_text("This request expired without a decision")).to_be_visible()
@@ -203,12 +205,12 @@ def test_an_undecided_request_expires_on_the_open_page(
 
 
 def test_the_time_left_is_computed_by_the_servers_clock(
-    dave: WebUser, erins: ConnectedAgent
+    dave: WebUser, erin_agent: ConnectedAgent
 ) -> None:
     """The clock of the user's computer may be minutes off."""
     page = dave.open()
     page.clock.install(time=time.time() - 120)
-    outcome = erins.call("refund", {"customer": "C-14", "amount": 30})
+    outcome = erin_agent.call("refund", {"customer": "C-14", "amount": 30})
     open_newest_request(page, "Pay back")
     page.clock.run_for(1_500)  # the page has counted for itself by now
 
@@ -218,12 +220,12 @@ def test_the_time_left_is_computed_by_the_servers_clock(
 
 
 def test_a_call_that_needs_two_approvals_runs_after_the_second(
-    billing: BillingServer, browser: Browser, dave: WebUser, erins: ConnectedAgent
+    billing: BillingServer, browser: Browser, dave: WebUser, erin_agent: ConnectedAgent
 ) -> None:
     """The first approver cannot approve again; the second one's page updates by itself."""
     CALLS_RUN.clear()
     page = dave.open()
-    outcome = erins.call("refund", {"customer": "C-9", "amount": 900})
+    outcome = erin_agent.call("refund", {"customer": "C-9", "amount": 900})
     open_newest_request(page, "Pay back")
     with signed_in(billing, browser, "carol") as carol:
         theirs = carol.open(page.url.removeprefix(carol.home))
@@ -266,11 +268,11 @@ def test_an_approver_cannot_approve_their_own_call(
 
 @pytest.mark.slow
 def test_a_grant_lets_further_calls_pass_until_it_is_revoked(
-    dave: WebUser, erins: ConnectedAgent
+    dave: WebUser, erin_agent: ConnectedAgent
 ) -> None:
     """A granted call needs no approver; the grant is listed and can be revoked."""
     page = dave.open()
-    first = erins.call("refund", {"customer": "C-11", "amount": 1})
+    first = erin_agent.call("refund", {"customer": "C-11", "amount": 1})
     open_newest_request(page, "Pay back")
     page.get_by_text("Allow more calls like this one").click()
     page.get_by_label("Duration").select_option("1 hour")
@@ -282,12 +284,14 @@ def test_a_grant_lets_further_calls_pass_until_it_is_revoked(
     expect(page.get_by_text("Dave Dunn approved")).to_be_visible()
     assert not first.result(ANSWER_S).is_error
 
-    assert not erins.call("refund", {"customer": "C-12", "amount": 2}).result(ANSWER_S).is_error
+    assert (
+        not erin_agent.call("refund", {"customer": "C-12", "amount": 2}).result(ANSWER_S).is_error
+    )
     page.get_by_role("link", name="Grants").click()
     expect(page.get_by_text("arguments.amount < 5.0")).to_be_visible()
     page.get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("heading", name="No grants")).to_be_visible()
-    again = erins.call("refund", {"customer": "C-13", "amount": 3})
+    again = erin_agent.call("refund", {"customer": "C-13", "amount": 3})
     page = dave.open()
     open_newest_request(page, "Pay back")
     page.get_by_role("button", name="Reject").click()
@@ -296,11 +300,11 @@ def test_a_grant_lets_further_calls_pass_until_it_is_revoked(
 
 @pytest.mark.slow
 def test_a_request_can_be_approved_with_the_keyboard_alone(
-    dave: WebUser, erins: ConnectedAgent
+    dave: WebUser, erin_agent: ConnectedAgent
 ) -> None:
     """The focus follows the reading order in every step."""
     page = dave.open()
-    outcome = erins.call("refund", {"customer": "C-14", "amount": 50})
+    outcome = erin_agent.call("refund", {"customer": "C-14", "amount": 50})
     expect(page.locator(".request")).to_have_count(1)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
@@ -320,11 +324,11 @@ def test_a_request_can_be_approved_with_the_keyboard_alone(
 
 @pytest.mark.slow
 def test_a_request_can_be_approved_without_javascript(
-    billing: BillingServer, browser: Browser, erins: ConnectedAgent
+    billing: BillingServer, browser: Browser, erin_agent: ConnectedAgent
 ) -> None:
     """The forms are posted, and the list reloads itself."""
     with signed_in(billing, browser, "carol", java_script_enabled=False) as carol:
-        outcome = erins.call("refund", {"customer": "C-15", "amount": 60})
+        outcome = erin_agent.call("refund", {"customer": "C-15", "amount": 60})
         billing.until_waiting(1)
         page = carol.open()
         expect(page).to_have_title("(1) Waiting · Gatepost")

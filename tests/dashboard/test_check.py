@@ -121,13 +121,15 @@ GATE = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "id_"), GATE, ids=[case[1] for case in GATE])
-def test_the_dashboard_client_is_checked_with_its_issuer(wrong: DashboardClient, id_: str) -> None:
+@pytest.mark.parametrize(("invalid_client", "id_"), GATE, ids=[case[1] for case in GATE])
+def test_the_dashboard_client_is_checked_with_its_issuer(
+    invalid_client: DashboardClient, id_: str
+) -> None:
     """Literal secrets, plain http endpoints and invalid scopes are problems."""
     reported_problems = [
         problem
         for problem in gate_problems(
-            resource=RESOURCE, issuers=[issuer(dashboard=wrong)], create_on_first_use=True
+            resource=RESOURCE, issuers=[issuer(dashboard=invalid_client)], create_on_first_use=True
         )
         if problem.setting.startswith("issuers[0].dashboard")
     ]

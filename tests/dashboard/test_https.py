@@ -59,7 +59,7 @@ class ProductionServer:
         """Return a token of an agent."""
         return TokenFactory(self.provider.issuer("main"), f"{self.origin}/mcp").token(**claims)
 
-    def rest(self, tool: str, filename: str, **more: Any) -> int:
+    def rest_status(self, tool: str, filename: str, **more: Any) -> int:
         """Return the status of one call of an agent."""
         body = json.dumps({"filename": filename, **more}).encode()
         return self.client.send("POST", f"/tool/{tool}/call", body=body, token=self.token()).status
@@ -77,8 +77,8 @@ class ProductionServer:
 class HttpsBrowser:
     """Keeps cookies, checks certificates, names its origin with forms, follows nothing itself."""
 
-    def __init__(self, http: httpx2.Client, far: httpx2.Client) -> None:
-        self.http, self._far = http, far
+    def __init__(self, http: httpx2.Client, outbound_http: httpx2.Client) -> None:
+        self.http, self._outbound_http = http, outbound_http
 
     def get(self, below: str = "") -> httpx2.Response:
         return self.http.get(BASE_PATH + below)
@@ -87,7 +87,7 @@ class HttpsBrowser:
         """Sign in; return the dashboard's first and last answers."""
         page = forms_free(self.get("/sign-in").text)
         start = self.http.get(page)
-        back = self._far.get(start.headers["location"]).headers["location"]
+        back = self._outbound_http.get(start.headers["location"]).headers["location"]
         return [start, self.http.get(back)]
 
     def post(self, below: str, origin: str, **fields: str) -> httpx2.Response:
@@ -273,7 +273,7 @@ def test_forms_are_accepted_only_from_the_https_origin(server: ProductionServer)
 
 def test_an_arriving_call_is_shown_live_and_approved_over_https(server: ProductionServer) -> None:
     """The stream sends events at once; the agent's call runs once with the approval."""
-    assert server.rest("save_csv", "old", rows=[]) == 200
+    assert server.rest_status("save_csv", "old", rows=[]) == 200
     with server.user_browser() as user_browser:
         user_browser.sign_in()
         with user_browser.http.stream("GET", f"{BASE_PATH}/live") as stream:
@@ -281,7 +281,7 @@ def test_an_arriving_call_is_shown_live_and_approved_over_https(server: Producti
             assert stream.headers["content-type"].startswith("text/event-stream")
             lines = stream.iter_lines()
             next(lines)
-            assert server.rest("delete_csv", "old") == 503
+            assert server.rest_status("delete_csv", "old") == 503
             link = next(match[1] for line in lines if (match := LINK.search(line)))
         page = user_browser.http.get(link)
         seen = re.search(r'name="seen" value="([^"]+)"', page.text)
@@ -290,7 +290,7 @@ def test_an_arriving_call_is_shown_live_and_approved_over_https(server: Producti
             f"{link.removeprefix(BASE_PATH)}/approve", server.origin, seen=seen[1]
         )
         assert decided.status_code == 303, decided.text
-    assert server.rest("delete_csv", "old") == 200
+    assert server.rest_status("delete_csv", "old") == 200
 
 
 LINK = re.compile(r'href="(/dashboard/approvals/[^"]+)"')
@@ -309,7 +309,7 @@ def in_the_clear(server: ProductionServer, below: str, fields: list[tuple[str, s
 
 
 @pytest.fixture(scope="module")
-def clear(
+def backend(
     authority: CertificateAuthority,
     provider: ProductionProvider,
     out: ConnectProxy,
@@ -322,23 +322,23 @@ def clear(
 
 @each("case", PLAIN_HTTP_FIELDS)
 @each("below", ["", "/sign-in", "/sign-in/start", "/callback", "/live"])
-def test_the_dashboard_refuses_plain_http(clear: ProductionServer, below: str, case: str) -> None:
+def test_the_dashboard_refuses_plain_http(backend: ProductionServer, below: str, case: str) -> None:
     """Every path returns a page that says so, without a cookie."""
-    answer = in_the_clear(clear, below, PLAIN_HTTP_FIELDS[case])
+    answer = in_the_clear(backend, below, PLAIN_HTTP_FIELDS[case])
 
     assert answer.status == 400
     assert b"over HTTPS only" in answer.body
     assert answer.field("set-cookie") is None
 
 
-def test_a_session_cookie_is_refused_over_plain_http(clear: ProductionServer) -> None:
+def test_a_session_cookie_is_refused_over_plain_http(backend: ProductionServer) -> None:
     """Some client may send the cookie although it is for https only."""
-    with clear.user_browser() as user_browser:
+    with backend.user_browser() as user_browser:
         user_browser.sign_in()
         cookie = "; ".join(f"{name}={value}" for name, value in user_browser.cookies().items())
-        assert in_the_clear(clear, "", [("Cookie", cookie)]).status == 400
+        assert in_the_clear(backend, "", [("Cookie", cookie)]).status == 400
         vouched = [("Cookie", cookie), ("X-Forwarded-Proto", "https")]
-        assert in_the_clear(clear, "", vouched).status == 200
+        assert in_the_clear(backend, "", vouched).status == 200
 
 
 def test_a_tls_port_never_answers_plain_http(
@@ -366,7 +366,7 @@ def test_a_browser_signs_in_and_approves_an_arriving_call_over_https(
     server: ProductionServer,
 ) -> None:
     """Chromium keeps the cookies, reads the stream, posts the forms and logs no error."""
-    assert server.rest("save_csv", "seen", rows=[]) == 200
+    assert server.rest_status("save_csv", "seen", rows=[]) == 200
     complaints: list[str] = []
     with chromium() as browser:
         context = browser.new_context(
@@ -384,13 +384,13 @@ def test_a_browser_signs_in_and_approves_an_arriving_call_over_https(
             (cookie["name"], cookie["secure"], cookie["httpOnly"]) for cookie in context.cookies()
         ] == [("__Host-gatepost-session", True, True)]
 
-        assert server.rest("delete_csv", "seen") == 503
+        assert server.rest_status("delete_csv", "seen") == 503
         waiting = page.locator(".request")
         expect(waiting).to_have_count(1)
         waiting.get_by_role("link").click()
         page.get_by_role("button", name="Approve this call").click()
         expect(page.get_by_text("Waiting for the agent to make the call")).to_be_visible()
-        assert server.rest("delete_csv", "seen") == 200
+        assert server.rest_status("delete_csv", "seen") == 200
 
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_role("heading", level=1)).to_contain_text("signed out")

@@ -113,13 +113,13 @@ async def test_open_pages_show_the_begin_and_the_end_of_an_outage(store: SharedA
     async with aclosing(live.watch("acme")) as pages:
         assert await next_names(pages) == []
         entries = store.records.of
-        store.records.of = Away.of  # type: ignore[method-assign]
+        store.records.of = UnavailableScriptStore.of  # type: ignore[method-assign]
         assert await next_names(pages) is None
         store.records.of = entries  # type: ignore[method-assign]
         assert await next_names(pages) == []
 
 
-class Away:
+class UnavailableScriptStore:
     """A store that does not answer."""
 
     @staticmethod

@@ -89,10 +89,12 @@ def test_an_operator_sees_all_tenants_and_processes(
     assert "No process has reported yet" in text_of(olga)
 
 
-@pytest.mark.parametrize("who", ["alice", "dave", "erin"])
-def test_the_operations_page_is_refused_to_other_roles(billing: BillingServer, who: str) -> None:
+@pytest.mark.parametrize("subject", ["alice", "dave", "erin"])
+def test_the_operations_page_is_refused_to_other_roles(
+    billing: BillingServer, subject: str
+) -> None:
     """An administrator of a tenant cannot open it and gets no link to it."""
-    with billing.server.user_browser(who) as user_browser:
+    with billing.server.user_browser(subject) as user_browser:
         refused, first = user_browser.get("/operations"), user_browser.get("")
 
     assert refused.status_code == 403
@@ -174,7 +176,7 @@ def test_reports_of_ended_processes_do_not_hide_running_ones(
     assert re.findall(r"host-\w", page) in (["host-c", "host-e"], ["host-d", "host-e"])
 
 
-def times(tool: str, seconds: float, **calls: int) -> ToolTimes:
+def tool_times(tool: str, seconds: float, **calls: int) -> ToolTimes:
     """Return the times of a tool with the number of calls in each bucket."""
     counts = [0] * (len(BOUNDS_S) + 1)
     for bucket, number in calls.items():
@@ -184,23 +186,23 @@ def times(tool: str, seconds: float, **calls: int) -> ToolTimes:
 
 SLOW_TOOLS: list[tuple[list[ToolTimes], list[tuple[str, int, float, float | None]]]] = [
     ([], []),
-    ([times("a", 1.0, _0=2)], [("a", 2, 0.5, BOUNDS_S[0])]),
-    ([times("a", 1.0, _0=95, _3=5)], [("a", 100, 0.01, BOUNDS_S[0])]),
-    ([times("a", 1.0, _0=94, _3=6)], [("a", 100, 0.01, BOUNDS_S[3])]),
-    ([times("a", 400.0, _16=1)], [("a", 1, 400.0, None)]),
+    ([tool_times("a", 1.0, _0=2)], [("a", 2, 0.5, BOUNDS_S[0])]),
+    ([tool_times("a", 1.0, _0=95, _3=5)], [("a", 100, 0.01, BOUNDS_S[0])]),
+    ([tool_times("a", 1.0, _0=94, _3=6)], [("a", 100, 0.01, BOUNDS_S[3])]),
+    ([tool_times("a", 400.0, _16=1)], [("a", 1, 400.0, None)]),
     # Another version, with other buckets.
-    ([ToolTimes("a", (1, 2), 9.0), times("a", 1.0, _0=2)], [("a", 2, 0.5, BOUNDS_S[0])]),
+    ([ToolTimes("a", (1, 2), 9.0), tool_times("a", 1.0, _0=2)], [("a", 2, 0.5, BOUNDS_S[0])]),
     (
-        [times("a", 1.0, _2=1), times("b", 4.0, _5=1), times("a", 1.0, _2=1)],
+        [tool_times("a", 1.0, _2=1), tool_times("b", 4.0, _5=1), tool_times("a", 1.0, _2=1)],
         [("b", 1, 4.0, BOUNDS_S[5]), ("a", 2, 1.0, BOUNDS_S[2])],
     ),
 ]
 
 
-@pytest.mark.parametrize(("times", "expected"), SLOW_TOOLS)
-def test_tools_of_all_processes_are_added_up(times: list[ToolTimes], expected: Any) -> None:
+@pytest.mark.parametrize(("tool_times", "expected"), SLOW_TOOLS)
+def test_tools_of_all_processes_are_added_up(tool_times: list[ToolTimes], expected: Any) -> None:
     """The duration shown is the one below which 95 percent of the calls ended."""
-    totals = [(tool.tool, tool.calls, tool.mean_s, tool.most_s) for tool in slow_tools(times)]
+    totals = [(tool.tool, tool.calls, tool.mean_s, tool.most_s) for tool in slow_tools(tool_times)]
 
     assert totals == [
         (tool, calls, pytest.approx(mean), most) for tool, calls, mean, most in expected

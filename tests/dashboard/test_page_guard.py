@@ -59,16 +59,16 @@ PATHS = [
 ]
 
 
-@each(("path", "inside", "outside"), PATHS, ids=[case[0][:30] for case in PATHS])
+@each(("path", "signed_in_status", "anonymous_status"), PATHS, ids=[case[0][:30] for case in PATHS])
 def test_every_answer_carries_the_security_headers(
-    shared_dashboard: DashboardServer, path: str, inside: int, outside: int
+    shared_dashboard: DashboardServer, path: str, signed_in_status: int, anonymous_status: int
 ) -> None:
     """This includes redirects and refusals, and no answer may be cached."""
     with (
         shared_dashboard.user_browser("alice") as alice,
         shared_dashboard.user_browser() as anonymous,
     ):
-        for user_browser, status in ((alice, inside), (anonymous, outside)):
+        for user_browser, status in ((alice, signed_in_status), (anonymous, anonymous_status)):
             answer = user_browser.get(path)
             assert answer.status_code == status, answer.text
             assert is_guarded(answer)
@@ -128,7 +128,7 @@ def test_static_files_can_be_cached_forever(shared_dashboard: DashboardServer) -
     assert posted.status_code == 405
 
 
-class Foreign(HTMLParser):
+class ForbiddenMarkupParser(HTMLParser):
     """Gathers what a page must not have: inline script and style, and addresses elsewhere."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ def test_no_page_contains_inline_scripts_or_styles(shared_dashboard: DashboardSe
     """The content security policy can therefore stay strict."""
     with shared_dashboard.user_browser("alice") as user_browser:
         for path in ("", "/history", "/grants", "/tools", "/sign-in"):
-            parser = Foreign()
+            parser = ForbiddenMarkupParser()
             parser.feed(user_browser.get(path).text)
             assert parser.found == [], path
 
@@ -276,14 +276,14 @@ EMBEDDING_REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "mode", "what", "status"), EMBEDDING_REQUESTS)
+@pytest.mark.parametrize(("path", "mode", "destination", "status"), EMBEDDING_REQUESTS)
 def test_pages_cannot_be_embedded_or_fetched_by_other_sites(
-    shared_dashboard: DashboardServer, path: str, mode: str, what: str, status: int
+    shared_dashboard: DashboardServer, path: str, mode: str, destination: str, status: int
 ) -> None:
     """From another site, only a link that a person follows works."""
     with shared_dashboard.user_browser("alice") as user_browser:
         answer = user_browser.get(
-            "/test/echo", sec_fetch_site=path, sec_fetch_mode=mode, sec_fetch_dest=what
+            "/test/echo", sec_fetch_site=path, sec_fetch_mode=mode, sec_fetch_dest=destination
         )
         assert answer.status_code == status
 
@@ -297,15 +297,15 @@ ROLES = [
 ]
 
 
-@pytest.mark.parametrize(("who", "statuses"), ROLES, ids=[case[0] for case in ROLES])
+@pytest.mark.parametrize(("subject", "statuses"), ROLES, ids=[case[0] for case in ROLES])
 def test_pages_need_their_roles(
-    shared_dashboard: DashboardServer, who: str, statuses: list[int]
+    shared_dashboard: DashboardServer, subject: str, statuses: list[int]
 ) -> None:
     """A user without the role gets a page that says so and can sign out."""
-    with shared_dashboard.user_browser(who, fresh=who == "eve") as user_browser:
+    with shared_dashboard.user_browser(subject, fresh=subject == "eve") as user_browser:
         answers = [user_browser.get(f"/test/{page}") for page in ("echo", "open", "admin")]
         assert [answer.status_code for answer in answers] == statuses
-        if who == "eve":
+        if subject == "eve":
             assert "no role" in answers[0].text
             assert 'action="/dashboard/sign-out"' in answers[0].text
             assert user_browser.post("/sign-out").status_code == 303

@@ -92,15 +92,15 @@ def test_no_token_or_secret_is_in_cookies_pages_or_logs(shared_dashboard: Dashbo
     assert query_of(back)["code"] not in "".join(texts)
 
 
-def finish(user_browser: HttpBrowser, back: str) -> httpx2.Response:
-    return user_browser.http.get(back)
+def finish(user_browser: HttpBrowser, callback_url: str) -> httpx2.Response:
+    return user_browser.http.get(callback_url)
 
 
-def changed_callback(back: str, **changes: str | None) -> str:
+def changed_callback(callback_url: str, **changes: str | None) -> str:
     """Return the callback address with other parameters; None omits one."""
-    values = query_of(back) | changes
+    values = query_of(callback_url) | changes
     present = {name: value for name, value in values.items() if value is not None}
-    return f"{back.partition('?')[0]}?{urlencode(present)}"
+    return f"{callback_url.partition('?')[0]}?{urlencode(present)}"
 
 
 REFUSED_RETURNS = [

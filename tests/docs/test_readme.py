@@ -15,10 +15,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-def block(language: str, holding: str) -> str:
+def block(language: str, containing: str) -> str:
     """Return the only code block of that language that contains the text."""
-    texts = [text for kind, text in BLOCKS if kind == language and holding in text]
-    assert len(texts) == 1, f"{len(texts)} blocks of {language} hold {holding!r}"
+    texts = [text for kind, text in BLOCKS if kind == language and containing in text]
+    assert len(texts) == 1, f"{len(texts)} blocks of {language} hold {containing!r}"
     return texts[0]
 
 

@@ -31,10 +31,10 @@ mcp.run(show_banner=False)
 """
 
 
-def block(language: str, holding: str) -> str:
+def block(language: str, containing: str) -> str:
     """Return the only code block of that language that contains the text."""
-    texts = [text for kind, text in BLOCKS if kind == language and holding in text]
-    assert len(texts) == 1, f"{len(texts)} blocks of {language} hold {holding!r}"
+    texts = [text for kind, text in BLOCKS if kind == language and containing in text]
+    assert len(texts) == 1, f"{len(texts)} blocks of {language} hold {containing!r}"
     return texts[0]
 
 

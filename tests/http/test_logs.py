@@ -8,7 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from gatepost.telemetry.access import AccessRow, as_json, as_text
-from gatepost.telemetry.logs import ConsoleFormatter, JsonFormatter, OwnText, scrub, timestamp
+from gatepost.telemetry.logs import ConsoleFormatter, JsonFormatter, TrustedText, scrub, timestamp
 from tests.support.measuring import each
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
@@ -44,7 +44,7 @@ def test_ordinary_sentences_are_not_redacted() -> None:
 def test_text_marked_as_the_servers_own_is_not_redacted(formatter: logging.Formatter) -> None:
     """A signature stays whole; other fields of the same event are redacted."""
     record = logging.makeLogRecord({"name": "gatepost.audit", "msg": "signed"})
-    record.signature, record.said = OwnText(TOKEN), TOKEN
+    record.signature, record.said = TrustedText(TOKEN), TOKEN
 
     assert formatter.format(record).count(TOKEN) == 1
 

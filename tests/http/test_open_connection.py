@@ -46,7 +46,9 @@ class Secure:
         self.tls = ssl.create_default_context(cafile=str(authority.bundle))
 
     @contextmanager
-    def kept(self, token: str = "", **fields: str) -> Iterator[PersistentConnection]:
+    def persistent_connection(
+        self, token: str = "", **fields: str
+    ) -> Iterator[PersistentConnection]:
         """Open a connection with the same head each time; *fields* join it, `_` written for `-`."""
         connection = PersistentConnection(
             self.process, self.tls, token or self.process.token(), **fields
@@ -191,23 +193,26 @@ def test_a_reload_applies_to_the_next_request_of_an_open_connection(
 ) -> None:
     """The request is refused after one reload and served after the next."""
     changes, expected = CONFIG_CHANGES[case]
-    with server.kept(x_fill="x" * 1024) as connection:
+    with server.persistent_connection(x_fill="x" * 1024) as connection:
         connection.warm()
         with server.changed(changes(server)):
             assert status_and_error(connection.ask()) == expected
             assert status_and_error(connection.ask()) == expected
-        assert connection.said() == "acme"
+        assert connection.calling_tenant() == "acme"
 
 
 @pytest.mark.requirement("P3", "N18")
 def test_a_changed_tenant_table_applies_to_an_open_connection(server: Secure) -> None:
     """The same bytes become a request of another tenant."""
-    with server.kept() as connection:
+    with server.persistent_connection() as connection:
         connection.warm()
         renamed = {"issuers": [main_issuer(server.process.idp, tenants={"acme": "renamed"})]}
         with server.changed(renamed):
-            assert [connection.said(), connection.said()] == ["renamed", "renamed"]
-        assert connection.said() == "acme"
+            assert [connection.calling_tenant(), connection.calling_tenant()] == [
+                "renamed",
+                "renamed",
+            ]
+        assert connection.calling_tenant() == "acme"
 
 
 @pytest.mark.requirement("P3", "N18")
@@ -215,26 +220,26 @@ def test_a_changed_tool_file_applies_to_an_open_connection(server: Secure) -> No
     """The connection has called the old tool before."""
     path = server.process.folder / "again.py"
     text = path.read_text(encoding="utf-8")
-    with server.kept() as connection:
+    with server.persistent_connection() as connection:
         connection.warm()
         path.write_text(text.replace('return f"', 'return f"new '), encoding="utf-8")
         server.process.hang_up()
-        assert connection.said() == "new acme"
+        assert connection.calling_tenant() == "new acme"
         path.write_text(text, encoding="utf-8")
         server.process.hang_up()
-        assert connection.said() == "acme"
+        assert connection.calling_tenant() == "acme"
 
 
 @pytest.mark.requirement("P3", "N18")
 def test_a_new_rate_limit_applies_to_an_open_connection(server: Secure) -> None:
     """Two requests are served, and the third is refused."""
     rate = NO_LIMITS | {"requests_per_second": 0.001, "burst": 2}
-    with server.kept() as connection:
+    with server.persistent_connection() as connection:
         connection.warm()
         with server.changed({"limits": rate}):
-            assert [connection.said(), connection.said()] == ["acme", "acme"]
+            assert [connection.calling_tenant(), connection.calling_tenant()] == ["acme", "acme"]
             assert status_and_error(connection.ask()) == (200, -32000)
-        assert connection.said() == "acme"
+        assert connection.calling_tenant() == "acme"
 
 
 @pytest.mark.requirement("P3", "N18")
@@ -242,7 +247,7 @@ def test_forwarded_addresses_end_when_a_proxy_is_no_longer_trusted(server: Secur
     """The log then has the address of the connection."""
     line = r'"peer":"{}".*"correlation":"proxied"'
     fields = {"x_forwarded_for": "203.0.113.9", "x_octopus_correlation_id": "proxied"}
-    with server.kept(**fields) as connection:
+    with server.persistent_connection(**fields) as connection:
         connection.warm()
         server.process.process.wait_for(line.format(r"203\.0\.113\.9"))
         with server.changed(listen(server, trusted_proxies=[])):
@@ -253,7 +258,7 @@ def test_forwarded_addresses_end_when_a_proxy_is_no_longer_trusted(server: Secur
 @pytest.mark.requirement("P3", "N18")
 def test_a_reload_applies_to_all_pipelined_requests(server: Secure) -> None:
     """They come in one TLS record, or one byte in each record."""
-    with server.kept() as connection:
+    with server.persistent_connection() as connection:
         connection.warm()
         with server.changed({"tenancy": {"create_on_first_use": False, "suspended": ["acme"]}}):
             connection.socket.sendall(connection.message() * 3)
@@ -263,7 +268,7 @@ def test_a_reload_applies_to_all_pipelined_requests(server: Secure) -> None:
             assert status_and_error(connection.answer()) == (200, -31001)
         connection.socket.sendall(connection.message("x") + connection.message("longer"))
         assert [connection.answer().status, connection.answer().status] == [200, 200]
-        assert connection.said() == "acme"
+        assert connection.calling_tenant() == "acme"
 
 
 @pytest.mark.requirement("P3", "N18")
@@ -272,7 +277,7 @@ def test_a_token_that_expires_is_refused(server: Secure) -> None:
     for life_s in (2, 5, 15, 45):
         # The first of these that this machine is fast enough for.
         token = server.process.token(exp=int(time.time()) + life_s)
-        with server.kept(token) as connection:
+        with server.persistent_connection(token) as connection:
             if [connection.ask().status for _ in range(3)] == [200] * 3:
                 connection.until(401, b"")
                 assert status_and_error(connection.ask()) == (401, "invalid_token")
@@ -283,7 +288,10 @@ def test_a_token_that_expires_is_refused(server: Secure) -> None:
 @pytest.mark.requirement("P3", "N18")
 def test_a_revoked_token_is_refused(server: Secure) -> None:
     """Another process runs `gatepost revoke`; other callers continue, and it can be undone."""
-    with server.kept(server.process.token(sub="mallory")) as connection, server.kept() as other:
+    with (
+        server.persistent_connection(server.process.token(sub="mallory")) as connection,
+        server.persistent_connection() as other,
+    ):
         connection.warm()
         other.warm()
         number = server.order("revoke", "--subject", "mallory").split()[-1]
@@ -297,7 +305,7 @@ def test_a_revoked_token_is_refused(server: Secure) -> None:
 @pytest.mark.requirement("P3", "N18")
 def test_a_suspended_tenant_is_refused(server: Secure) -> None:
     """`gatepost tenant suspend` and `resume` apply to the next request."""
-    with server.kept() as connection:
+    with server.persistent_connection() as connection:
         connection.warm()
         server.order("tenant", "suspend", "acme")
         connection.until(200, b"-31001")
@@ -315,8 +323,8 @@ def test_tokens_of_a_replaced_key_are_refused_on_an_open_connection(
     forge = TokenFactory(idp.issuer("second"), server.process.client.resource, kid="fresh")
     new = forge.token(org_id="two", sign=signer(fresh, "RS256"))
     with (
-        server.kept(server.process.token("second", org_id="two")) as connection,
-        server.kept(new) as newcomer,
+        server.persistent_connection(server.process.token("second", org_id="two")) as connection,
+        server.persistent_connection(new) as newcomer,
     ):
         connection.warm()
         idp.issuer("second", [f.jwk(fresh, "fresh")])
@@ -347,7 +355,7 @@ def certificate_of(server: Secure, **versions: ssl.TLSVersion) -> bytes:
 @pytest.mark.requirement("O7")
 def test_a_renewed_certificate_is_used_after_the_reload(server: Secure) -> None:
     """New connections of both TLS versions get it, and open ones continue."""
-    with server.kept() as connection:
+    with server.persistent_connection() as connection:
         connection.warm()
         seen = [certificate_of(server)]
         for _ in range(2):
@@ -359,7 +367,7 @@ def test_a_renewed_certificate_is_used_after_the_reload(server: Secure) -> None:
             seen.append(certificate_of(server))
             assert certificate_of(server, maximum_version=ssl.TLSVersion.TLSv1_2) == seen[-1]
         assert len(set(seen)) == 3
-        assert connection.said() == "acme"
+        assert connection.calling_tenant() == "acme"
 
 
 BROKEN_CERTIFICATES = {

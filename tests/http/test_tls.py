@@ -153,7 +153,7 @@ class PersistentConnection:
         self.socket.sendall(self.message(note))
         return self.answer()
 
-    def said(self, note: str = "") -> str:
+    def calling_tenant(self, note: str = "") -> str:
         """Return whose call it was."""
         text: str = result(self.ask(note))["content"][0]["text"]
         return text
@@ -161,7 +161,7 @@ class PersistentConnection:
     def warm(self) -> None:
         """Have a few requests served."""
         for _ in range(3):
-            self.said()
+            self.calling_tenant()
 
     def answer(self) -> RawAnswer:
         """Return the next answer, which declares its length."""

@@ -329,7 +329,7 @@ class DecisionStage:
 @pytest.fixture
 def decision_stage(monkeypatch: pytest.MonkeyPatch) -> DecisionStage:
     """Begin without a payment, and tell clients early that they wait."""
-    monkeypatch.setattr(mcp_client, "SIGN_EVERY_S", 0.02)
+    monkeypatch.setattr(mcp_client, "KEEP_ALIVE_S", 0.02)
     monkeypatch.setattr(mcp_client, "AGAIN_S", 0.01)
     monkeypatch.setattr(Paid, "amounts", [])
     monkeypatch.setattr(Paid, "begun", asyncio.Event())

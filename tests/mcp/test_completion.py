@@ -101,9 +101,9 @@ WRONG_PARAMS = [
 
 
 @pytest.mark.requirement("CP-04", "CP-05")
-@each(("params", "says"), WRONG_PARAMS)
+@each(("params", "expected_text"), WRONG_PARAMS)
 async def test_cp_04_cp_05_an_invalid_request_gets_an_error_that_names_the_problem(
-    client: EndpointClient, revision: str, params: dict[str, Any], says: str
+    client: EndpointClient, revision: str, params: dict[str, Any], expected_text: str
 ) -> None:
     """A hidden prompt or resource gets the error of a missing one."""
     argument = {"name": "quarter", "value": ""}
@@ -112,7 +112,7 @@ async def test_cp_04_cp_05_an_invalid_request_gets_an_error_that_names_the_probl
     )
 
     assert response.error == (400 if revision == VERSION else 200, -32602)
-    assert says in response.json["error"]["message"]
+    assert expected_text in response.json["error"]["message"]
 
 
 @pytest.mark.requirement("CP-04")

@@ -136,12 +136,12 @@ async def test_a_message_of_a_newer_release_is_passed_over() -> None:
 @pytest.mark.requirement("SU-10", "SU-05", "SEC-03")
 @given(
     streams=st.lists(st.tuples(st.sampled_from(TENANTS), st.sets(st.sampled_from(LIST_KINDS)))),
-    told=st.lists(
+    sent_changes=st.lists(
         st.tuples(st.sampled_from(TENANTS), st.sampled_from(LIST_KINDS), st.sampled_from([0, 1])),
         max_size=12,
     ),
 )
-def test_su_10_no_tenant_is_notified_of_another(streams: Any, told: Any) -> None:
+def test_su_10_no_tenant_is_notified_of_another(streams: Any, sent_changes: Any) -> None:
     """Each stream has only the changes of its own tenant."""
 
     async def run() -> None:
@@ -153,11 +153,11 @@ def test_su_10_no_tenant_is_notified_of_another(streams: Any, told: Any) -> None
             received: list[ChangeNotification] = []
             interests.append(await pubsubs[at % 2].follow(tenant, received.append))
             heard.append((tenant, filters, received))
-        for tenant, what, at in told:
+        for tenant, what, at in sent_changes:
             await pubsubs[at].of(tenant).listed(what)
         for tenant, _, received in heard:
             assert received == [
-                ChangeNotification(what) for whose, what, _ in told if whose == tenant
+                ChangeNotification(what) for whose, what, _ in sent_changes if whose == tenant
             ]
         for interest in interests:
             interest.end()

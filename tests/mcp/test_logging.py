@@ -17,7 +17,7 @@ pack = Pack("talkative")
 LOG = META + "logLevel"
 
 
-class Odd:
+class UnserializableValue:
     """Something that JSON cannot say."""
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ async def count(ctx: CallContext, most: int) -> str:
 @pack.tool()
 async def say_odd(ctx: CallContext) -> str:
     """Say what cannot be said, and too much."""
-    await ctx.log("error", {"odd": Odd()})
+    await ctx.log("error", {"odd": UnserializableValue()})
     await ctx.log("error", "x" * MAX_LOG_BYTES)
     return "said"
 
@@ -153,7 +153,7 @@ async def test_lg_06_unencodable_and_too_large_log_data_is_replaced(client: Endp
     """The message shows the type of such a value, never its text."""
     odd_message, large = notifications_in(await call(client, "say_odd"))
 
-    assert odd_message["data"] == {"odd": "<Odd>"}
+    assert odd_message["data"] == {"odd": "<UnserializableValue>"}
     assert large["data"] == f"A message of {MAX_LOG_BYTES + 2} bytes was dropped: it is too large."
 
 
@@ -218,7 +218,7 @@ async def test_pr_02_a_delayed_report_comes_as_soon_as_the_limit_allows() -> Non
     for number in range(100):
         await audience.progress(number, None, None)
     assert sent == list(range(10))
-    later = audience._later
+    later = audience._delayed_task
     assert later is not None
     await later
 
@@ -231,11 +231,11 @@ def test_pr_02_the_progress_limit_is_a_burst_and_then_a_rate() -> None:
     now = [0.0]
     limit = LocalLimits.of_rate(10, 3, now[0])
 
-    def taken(times: int) -> list[bool]:
+    def take_results(times: int) -> list[bool]:
         return [limit.take(now[0]) for _ in range(times)]
 
-    assert taken(4) == [True, True, True, False]
+    assert take_results(4) == [True, True, True, False]
     now[0] = 0.25
-    assert taken(3) == [True, True, False]
+    assert take_results(3) == [True, True, False]
     now[0] = 60.0
-    assert taken(4) == [True, True, True, False]
+    assert take_results(4) == [True, True, True, False]

@@ -102,15 +102,15 @@ WRONG_PARAMS = [
 
 
 @pytest.mark.requirement("P-06", "P-09")
-@each(("params", "says"), WRONG_PARAMS, ids=[says for _, says in WRONG_PARAMS])
+@each(("params", "expected_text"), WRONG_PARAMS, ids=[says for _, says in WRONG_PARAMS])
 async def test_p_06_p_09_an_invalid_request_gets_an_error_that_names_the_problem(
-    client: EndpointClient, revision: str, params: dict[str, object], says: str
+    client: EndpointClient, revision: str, params: dict[str, object], expected_text: str
 ) -> None:
     """The error is -32602; a hidden prompt gets the error of a missing one."""
     response = await ask(client, revision, "prompts/get", **params)
 
     assert response.error == (400 if revision == VERSION else 200, -32602)
-    assert says in response.json["error"]["message"]
+    assert expected_text in response.json["error"]["message"]
 
 
 @pytest.mark.requirement("P-06")

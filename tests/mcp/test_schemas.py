@@ -164,15 +164,15 @@ BAD_SCHEMAS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.requirement("JS-01", "JS-02", "JS-03", "JS-04", "TL-04")
-@each(("row", "schema", "says"), BAD_SCHEMAS)
+@each(("row", "schema", "expected_text"), BAD_SCHEMAS)
 def test_js_01_js_02_js_03_js_04_an_unusable_schema_is_refused(
-    row: str, schema: dict[str, Any], says: str
+    row: str, schema: dict[str, Any], expected_text: str
 ) -> None:
     """The pack does not load, with the reason; nothing is fetched for the check."""
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=expected_text):
         client_of(schema)
     if row.startswith("JS"):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=expected_text):
             client_of(OBJECT, output_schema=schema)
 
 

@@ -115,13 +115,13 @@ async def test_p_08_each_list_change_goes_to_its_subscribers(
 
         method = (await stream.next())["method"]
         client.streams.close()
-        rest = [message async for message in _rest(stream)]
+        rest = [message async for message in _remaining_messages(stream)]
 
     assert method == f"notifications/{what}/list_changed"
     assert all(message["method"] == method for message in rest if "method" in message)
 
 
-async def _rest(stream: Any) -> Any:
+async def _remaining_messages(stream: Any) -> Any:
     while (message := await stream.next()) is not None:
         yield message
 

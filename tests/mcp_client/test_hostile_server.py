@@ -73,7 +73,7 @@ def hostile() -> Iterator[HostileServer]:
 
 
 @pytest.mark.parametrize(
-    ("issuer", "token", "says"),
+    ("issuer", "token", "expected_text"),
     [
         ("https://other.example", "good", "from another issuer"),
         ("", "sec\r\nret", "no header can carry"),
@@ -82,7 +82,7 @@ def hostile() -> Iterator[HostileServer]:
     ids=["another issuer", "a line break", "no ASCII"],
 )
 def test_an_invalid_redirect_ends_the_sign_in(
-    hostile: HostileServer, tmp_path: Path, issuer: str, token: str, says: str
+    hostile: HostileServer, tmp_path: Path, issuer: str, token: str, expected_text: str
 ) -> None:
     """The issuer's metadata need not promise to name it (RFC 9207 section 2.4)."""
     hostile.issued = token
@@ -98,7 +98,7 @@ def test_an_invalid_redirect_ends_the_sign_in(
     process.process.wait(40)
 
     assert process.stop() == 1
-    assert says in process.output
+    assert expected_text in process.output
     assert "sec" not in process.output.split("Error:")[1]
     assert "Traceback" not in process.output
 

@@ -152,7 +152,7 @@ async def test_writes_and_headers_over_plain_http_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("headers", "says"),
+    ("headers", "expected_text"),
     [
         ({"Host": "localhost"}, "Host cannot be set"),
         ({"content-length": "5"}, "cannot be set"),
@@ -174,18 +174,18 @@ async def test_writes_and_headers_over_plain_http_are_refused(
     ids=lambda value: str(value)[:30].encode("unicode_escape").decode(),
 )
 async def test_a_tool_cannot_set_headers_that_frame_the_message(
-    outbound_client: OutboundClient, internet: Internet, headers: dict[str, str], says: str
+    outbound_client: OutboundClient, internet: Internet, headers: dict[str, str], expected_text: str
 ) -> None:
     """A tool cannot smuggle a second request, another host, or credentials for the proxy."""
     failure = await refusal(outbound_client, "GET", f"{SITE}/", headers=headers)
 
     assert failure.failure.kind == "validation"
-    assert says in failure.failure.message
+    assert expected_text in failure.failure.message
     assert internet.site.seen == []
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "expected_text"),
     [
         ({"json": float("nan")}, "cannot express"),
         ({"json": {"a": object()}}, "cannot express"),
@@ -202,13 +202,13 @@ async def test_a_tool_cannot_set_headers_that_frame_the_message(
     ids=[str(n) for n in range(11)],
 )
 async def test_an_unencodable_request_is_refused(
-    outbound_client: OutboundClient, internet: Internet, options: Any, says: str
+    outbound_client: OutboundClient, internet: Internet, options: Any, expected_text: str
 ) -> None:
     """Gatepost refuses it before it connects."""
     failure = await refusal(outbound_client, "POST", f"{SITE}/", **options)
 
     assert failure.failure.kind == "validation"
-    assert re.search(says, failure.failure.message), failure.failure.message
+    assert re.search(expected_text, failure.failure.message), failure.failure.message
     assert internet.site.seen == []
 
 

@@ -112,10 +112,12 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(
-    ("method", "answer", "kind", "says"), FAILURES, ids=[str(n) for n in range(len(FAILURES))]
+    ("method", "answer", "kind", "expected_text"),
+    FAILURES,
+    ids=[str(n) for n in range(len(FAILURES))],
 )
 async def test_an_invalid_response_is_a_failure(
-    internet: Internet, method: str, answer: bytes, kind: str | None, says: str
+    internet: Internet, method: str, answer: bytes, kind: str | None, expected_text: str
 ) -> None:
     """The failure says whether the request may have had an effect."""
     async with (
@@ -123,7 +125,7 @@ async def test_an_invalid_response_is_a_failure(
         client_of(internet, allow_hosts=(f"a.web.test:{port}",)) as c,
     ):
         internet.names.known["a.web.test"] = [["127.0.0.1"]]
-        with pytest.raises(ToolFailure, match=says) as failure:
+        with pytest.raises(ToolFailure, match=expected_text) as failure:
             await c.of("acme").send(method, f"http://a.web.test:{port}/")
 
     assert failure.value.failure.kind == (kind or "upstream_unavailable")

@@ -106,7 +106,7 @@ async def test_many_empty_gzip_members_are_cut(
 
 
 @pytest.mark.parametrize(
-    ("coding", "body", "says"),
+    ("coding", "body", "expected_text"),
     [
         ("gzip", b"no gzip at all", "cannot be decompressed"),
         ("deflate", b"\x78\x9cgarbage", "cannot be decompressed"),
@@ -116,12 +116,16 @@ async def test_many_empty_gzip_members_are_cut(
     ],
 )
 async def test_a_body_that_cannot_be_decompressed_is_a_failure(
-    outbound_client: OutboundClient, internet: Internet, coding: str, body: bytes, says: str
+    outbound_client: OutboundClient,
+    internet: Internet,
+    coding: str,
+    body: bytes,
+    expected_text: str,
 ) -> None:
     """The model would otherwise get garbage."""
     internet.site.pages["/"] = answers(body, coding)
 
-    with pytest.raises(ToolFailure, match=says) as failure:
+    with pytest.raises(ToolFailure, match=expected_text) as failure:
         await get(outbound_client)
 
     assert failure.value.failure.kind == "upstream_unavailable"

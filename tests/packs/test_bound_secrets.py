@@ -164,26 +164,30 @@ def test_a_gitlab_request_gets_only_a_secret_bound_to_its_host(
 
 
 @pytest.mark.requirement("X7")
-@pytest.mark.parametrize("how", ["override", "server", "operation"])
+@pytest.mark.parametrize("url_source", ["override", "server", "operation"])
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
 @by_rest
 def test_a_loaded_api_gets_only_a_secret_bound_to_its_host(
     secret_servers: SecretBindingServers,
     agent: PackCaller,
     attempt: tuple[str, str, str | None],
-    how: str,
+    url_source: str,
 ) -> None:
     """An attacker may have written the description, and the caller may name another host."""
     name, base, says = attempt
     document = api_description(
-        "http://unused.example" if how == "override" else with_hosts(base, secret_servers)
+        "http://unused.example" if url_source == "override" else with_hosts(base, secret_servers)
     )
     reply = agent.call(
         "openapi_load",
         name="api",
         spec_content=json.dumps(document),
         auth_header=f"Bearer secret:{name}",
-        **({"base_url_override": with_hosts(base, secret_servers)} if how == "override" else {}),
+        **(
+            {"base_url_override": with_hosts(base, secret_servers)}
+            if url_source == "override"
+            else {}
+        ),
     )
     if reply.failure is None:
         reply = agent.call("openapi_call", name="api", path="/list", method="GET")
@@ -198,13 +202,15 @@ def assert_bound(
     agent: PackCaller,
     failure: str | None,
     kind: str | None,
-    says: str | None,
+    expected_text: str | None,
 ) -> None:
     """Assert that the failure says what helps and that no other host got the secret."""
-    if says is None:
+    if expected_text is None:
         assert failure is None
     else:
-        assert with_hosts(says, secret_servers).replace("TENANT", agent.tenant) in str(failure)
+        assert with_hosts(expected_text, secret_servers).replace("TENANT", agent.tenant) in str(
+            failure
+        )
         assert kind in (None, "denied", "validation", "not_found")
         assert TOKEN not in str(failure)
     assert secret_servers.thief.asked == []

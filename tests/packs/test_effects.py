@@ -115,11 +115,11 @@ class PacksUnderTest(NamedTuple):
         return reply
 
     @property
-    def reached(self) -> list[str]:
+    def outside_methods(self) -> list[str]:
         """Return the methods of all requests to the outside host; `LOOKUP` for an unknown name."""
         return [request.method for request in self.outside.asked]
 
-    def kept(self, tenant: str) -> dict[str, str]:
+    def stored_contents(self, tenant: str) -> dict[str, str]:
         """
         Return what the server stores for a tenant: files by path, entries by key.
 
@@ -293,19 +293,29 @@ def test_a_call_does_no_more_than_its_tool_declares(
     for name, arguments in case.before:
         packs_under_test.call(agent, name, arguments)
 
-    before, seen = packs_under_test.kept(agent.tenant), len(packs_under_test.reached)
+    before, seen = (
+        packs_under_test.stored_contents(agent.tenant),
+        len(packs_under_test.outside_methods),
+    )
     reply = packs_under_test.call(agent, case.tool, case.arguments, fails=case.fails)
-    after, reached = packs_under_test.kept(agent.tenant), packs_under_test.reached[seen:]
+    after, outside_methods = (
+        packs_under_test.stored_contents(agent.tenant),
+        packs_under_test.outside_methods[seen:],
+    )
     packs_under_test.call(agent, case.tool, case.arguments, fails=case.fails or effects.destructive)
-    again = packs_under_test.kept(agent.tenant)
+    again = packs_under_test.stored_contents(agent.tenant)
 
-    changes = after != before or any(method in WRITING_METHODS for method in reached)
+    changes = after != before or any(method in WRITING_METHODS for method in outside_methods)
     destroys = any(after.get(name) != content for name, content in before.items())
-    destroys = destroys or "DELETE" in reached
-    assert (changes, destroys, bool(reached)) == (case.changes, case.destroys, case.leaves), reply
+    destroys = destroys or "DELETE" in outside_methods
+    assert (changes, destroys, bool(outside_methods)) == (
+        case.changes,
+        case.destroys,
+        case.leaves,
+    ), reply
     assert not (changes and effects.read_only)
     assert not (destroys and not effects.destructive)
-    assert not (reached and not effects.open_world)
+    assert not (outside_methods and not effects.open_world)
     assert again == after or not effects.idempotent
 
 

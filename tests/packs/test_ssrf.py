@@ -155,7 +155,7 @@ REBOUND_URLS = ["http://rebound.example:{port}/", "http://rebound6.example:{port
 """Names that resolve to a public address once, and to an internal address afterwards."""
 
 
-def spelt(url: str) -> str:
+def case_name(url: str) -> str:
     """Return the start of a URL as the name of a test."""
     return url[:60].encode("unicode_escape").decode()
 
@@ -293,16 +293,16 @@ def internet(internet: Internet, internal_server: Inside) -> Iterator[Internet]:
     assert {target.split()[1].rpartition(":")[0] for target in internet.proxy.asked} <= {PUBLIC}
 
 
-def share_of(urls: Sequence[str], taker: UrlTool, share: int) -> Sequence[str]:
+def share_of(urls: Sequence[str], url_tool: UrlTool, share: int) -> Sequence[str]:
     """Return the share of the URLs that the tool is given."""
-    number = URL_TOOLS.index(taker)
+    number = URL_TOOLS.index(url_tool)
     return urls[number % share :: share] if number else urls
 
 
-def last_result(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
+def last_result(agent: PackCaller, url_tool: UrlTool, url: str) -> ToolResult:
     """Return the result of the last call; an earlier one may have been refused."""
     reply = ToolResult()
-    for tool, arguments in taker.calls(url):
+    for tool, arguments in url_tool.calls(url):
         reply = agent.call(tool, **arguments)
         if reply.failure is not None:
             break
@@ -311,19 +311,19 @@ def last_result(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
 
 @pytest.mark.requirement("P9", "X4", "X5", "X7")
 @EACH_SHARE
-@each("some", REFUSED_BATCHES, ids=lambda urls: spelt(urls[0]))
-@each("taker", URL_TOOLS, ids=lambda taker: taker.what)
+@each("some", REFUSED_BATCHES, ids=lambda urls: case_name(urls[0]))
+@each("url_tool", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_url_does_not_lead_to_an_internal_address(
     agent: PackCaller,
     internet: Internet,
     internal_server: Inside,
     share: int,
-    taker: UrlTool,
+    url_tool: UrlTool,
     some: Sequence[str],
 ) -> None:
     """Gatepost refuses it with a sentence and asks no server."""
-    for url in share_of(some, taker, share):
-        reply = last_result(agent, taker, url.replace("{port}", str(internal_server.port)))
+    for url in share_of(some, url_tool, share):
+        reply = last_result(agent, url_tool, url.replace("{port}", str(internal_server.port)))
 
         assert reply.failure is not None, url
         assert reply.kind in {"denied", "validation", "upstream_unavailable"}, (url, reply)
@@ -332,53 +332,53 @@ def test_a_url_does_not_lead_to_an_internal_address(
 
 @pytest.mark.requirement("P9", "X5", "X7")
 @EACH_SHARE
-@each("some", REFUSED_BATCHES, ids=lambda urls: spelt(urls[0]))
-@each("taker", [tool for tool in URL_TOOLS if tool.follows], ids=lambda tool: tool.what)
+@each("some", REFUSED_BATCHES, ids=lambda urls: case_name(urls[0]))
+@each("url_tool", [tool for tool in URL_TOOLS if tool.follows], ids=lambda tool: tool.what)
 def test_a_redirect_does_not_lead_to_an_internal_address(
     agent: PackCaller,
     internet: Internet,
     internal_server: Inside,
     share: int,
-    taker: UrlTool,
+    url_tool: UrlTool,
     some: Sequence[str],
 ) -> None:
     """The redirect may point to any spelling of an internal address."""
-    for url in share_of(some, taker, share):
+    for url in share_of(some, url_tool, share):
         target = url.replace("{port}", str(internal_server.port))
         internet.site.pages["/to"] = redirect_answer(
             "".join(c for c in target if c not in "\r\n\0\t")
         )
 
-        reply = last_result(agent, taker, "http://www.web.test/to")
+        reply = last_result(agent, url_tool, "http://www.web.test/to")
 
         assert reply.kind != "internal", (url, reply)
         assert internal_server.connections() == 0, url
 
 
 @pytest.mark.requirement("P9")
-@each("url", REBOUND_URLS, ids=spelt)
-@each("taker", URL_TOOLS, ids=lambda taker: taker.what)
+@each("url", REBOUND_URLS, ids=case_name)
+@each("url_tool", URL_TOOLS, ids=lambda taker: taker.what)
 def test_dns_rebinding_does_not_lead_to_an_internal_address(
-    agent: PackCaller, internet: Internet, internal_server: Inside, taker: UrlTool, url: str
+    agent: PackCaller, internet: Internet, internal_server: Inside, url_tool: UrlTool, url: str
 ) -> None:
     """Gatepost connects to the address that it checked, and checks the next one again."""
     internet.names.known |= {name: list(answers) for name, answers in NAMES.items()}
     internet.site.pages["/"] = internet.site.pages["/to"] = page_answer("<p>x")
     for _ in range(RESOLUTIONS_PER_NAME):
-        reply = last_result(agent, taker, url.replace("{port}", str(internal_server.port)))
+        reply = last_result(agent, url_tool, url.replace("{port}", str(internal_server.port)))
         assert reply.kind != "internal", reply
 
 
 @pytest.mark.requirement("P9")
 @each("status", [303, 308])
-@each("taker", URL_TOOLS, ids=lambda taker: taker.what)
+@each("url_tool", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_chain_of_redirects_ends(
-    agent: PackCaller, internet: Internet, taker: UrlTool, status: int
+    agent: PackCaller, internet: Internet, url_tool: UrlTool, status: int
 ) -> None:
     """It may be a circle or endless."""
     internet.site.seen.clear()
     internet.site.pages["/"] = redirect_answer("/to", status)
     internet.site.pages["/to"] = redirect_answer("https://other.web.test/", status)
 
-    assert last_result(agent, taker, "https://www.web.test/").kind != "internal"
+    assert last_result(agent, url_tool, "https://www.web.test/").kind != "internal"
     assert len(internet.site.seen) <= 12

@@ -51,29 +51,31 @@ def planted_text(filler: str, at: int, planted: str) -> tuple[str, str, str]:
 
 @pytest.mark.requirement("P13")
 @each(
-    ("many", "beside"),
+    ("redactor_name", "neighbour"),
     [(many, beside) for many in REDACTORS for beside in NEIGHBOURING_TEXTS],
     ids=str,
 )
-def test_a_secret_is_found_at_every_place_of_a_long_text(many: str, beside: str) -> None:
+def test_a_secret_is_found_at_every_place_of_a_long_text(
+    redactor_name: str, neighbour: str
+) -> None:
     """It may cross the border of two searched pieces, or stand beside text like a secret."""
-    redactor = REDACTORS[many]
+    redactor = REDACTORS[redactor_name]
     for name, secret in {"PASSWORD": SECRET_VALUE, **TOKENS}.items():
         for at in (2_000, *range(STEP_BYTES - len(secret) - 8, STEP_BYTES + 8, 9)):
-            before, planted, behind = planted_text(NEIGHBOURING_TEXTS[beside], at, secret)
+            before, planted, behind = planted_text(NEIGHBOURING_TEXTS[neighbour], at, secret)
 
             assert redactor.clean(before + planted + behind) == f"{before}[REDACTED:{name}]{behind}"
 
 
 @pytest.mark.requirement("P13")
 @each("form", sorted(FORMS), ids=str)
-@each("many", sorted(REDACTORS), ids=str)
-def test_each_encoding_is_found_in_a_long_text(form: str, many: str) -> None:
+@each("redactor_name", sorted(REDACTORS), ids=str)
+def test_each_encoding_is_found_in_a_long_text(form: str, redactor_name: str) -> None:
     """This holds for any number of secrets."""
     written = FORMS[form].encode(SECRET_VALUE)
     before, planted, behind = planted_text(LINE, STEP_BYTES - len(written) // 2, written)
 
-    clean = REDACTORS[many].clean(before + planted + behind)
+    clean = REDACTORS[redactor_name].clean(before + planted + behind)
 
     assert clean.count("[REDACTED:PASSWORD]") == 1
     assert clean.startswith(before)
@@ -198,10 +200,10 @@ PLANTED_PIECES = (
 
 @given(PLANTED_PIECES, st.sampled_from(sorted(WRITERS)), st.sampled_from(sorted(REDACTORS)))
 def test_one_search_of_an_answer_covers_its_single_texts(
-    told: list[str | int], written: str, many: str
+    told: list[str | int], written: str, redactor_name: str
 ) -> None:
     """A search of every single text of the answer finds no secret, either."""
-    redactor = REDACTORS[many]
+    redactor = REDACTORS[redactor_name]
     text, value = WRITERS[written](told), json.dumps(told).encode()
     plain = Outcome(content=({"type": "text", "text": text},))
     both = Outcome(content=({"type": "text", "text": value.decode()},), structured=Raw(value))

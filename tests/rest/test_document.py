@@ -107,7 +107,7 @@ def generated_requests(
     document: dict[str, Any],
     examples: int,
     *,
-    without: list[str],
+    excluded_checks: list[str],
     **claims: Any,
 ) -> tuple[int, set[str]]:
     """Return the number of generated requests, and what was wrong with the answers."""
@@ -119,7 +119,7 @@ def generated_requests(
     schema = from_dict(document, config=config)
     schema.config.update(base_url=server.client.origin)
     load_all_checks()
-    schema.config.checks.update(excluded_check_names=without)
+    schema.config.checks.update(excluded_check_names=excluded_checks)
     sent, wrong = 0, set()
     for event in from_schema(schema).execute():
         if isinstance(event, NonFatalError):
@@ -144,7 +144,7 @@ def test_generated_requests_get_only_documented_answers(server: Server, examples
         document["paths"] = {
             path: item for path, item in document["paths"].items() if not path.startswith("/v1/")
         }
-    sent, wrong = generated_requests(server, document, examples, without=LEFT_OUT)
+    sent, wrong = generated_requests(server, document, examples, excluded_checks=LEFT_OUT)
 
     assert wrong == set()
     assert sent > 50
@@ -157,7 +157,7 @@ def test_generated_calls_of_real_tools_get_only_documented_answers(server: Serve
     call["post"]["parameters"][0]["schema"] = {"type": "string", "enum": TOOL_NAMES}
     document["paths"] = {"/tool/{name}/call": call, "/health": document["paths"]["/health"]}
     sent, wrong = generated_requests(
-        server, document, MANY_EXAMPLES, without=[*LEFT_OUT, "unsupported_method"]
+        server, document, MANY_EXAMPLES, excluded_checks=[*LEFT_OUT, "unsupported_method"]
     )
 
     assert wrong == set()
@@ -175,7 +175,7 @@ def test_generated_requests_of_an_administrator_get_only_documented_answers(
     document["paths"] = {path: item for path, item in paths.items() if path.startswith("/v1/")}
     del document["paths"]["/v1/mcp-servers/{id}/refresh"]
     sent, wrong = generated_requests(
-        server, document, examples, without=LEFT_OUT, scope="gatepost:admin"
+        server, document, examples, excluded_checks=LEFT_OUT, scope="gatepost:admin"
     )
 
     assert wrong == set()

@@ -105,9 +105,11 @@ def converted_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.requirement("O1")
 @given(SCHEMAS, SCHEMAS, SCHEMAS, JSON_VALUES)
-def test_both_schemas_accept_the_same_values(node: Any, one: Any, two: Any, value: Any) -> None:
+def test_both_schemas_accept_the_same_values(
+    node: Any, first: Any, second: Any, value: Any
+) -> None:
     """This holds for all keywords that draft-07 has a form of."""
-    schema = below_root(node, one, two)
+    schema = below_root(node, first, second)
     before = json.dumps(schema)
 
     assert accepts(schema, {"a": value}) == accepts(converted_schema(schema), {"a": value})

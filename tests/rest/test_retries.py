@@ -29,7 +29,7 @@ def slow_bookings() -> Iterator[None]:
     MAY_CONTINUE.set()
 
 
-class Later(threading.Thread):
+class BackgroundBooking(threading.Thread):
     """A booking that runs while the test goes on."""
 
     def __init__(self, rest_client: RestClient, *fields: tuple[str, str]) -> None:
@@ -67,9 +67,9 @@ def test_o12_a_retried_call_runs_once(rest_client: RestClient, name: str) -> Non
 def test_o12_a_retry_while_the_first_runs_waits_for_it(rest_client: RestClient, name: str) -> None:
     """Octopus retries a call that timed out; the appointment is booked once."""
     mark, before = (name, f"meanwhile-{name}"), len(RUNS)
-    first = Later(rest_client, mark)
+    first = BackgroundBooking(rest_client, mark)
     assert CALL_STARTED.wait(60)
-    second = Later(rest_client, mark)
+    second = BackgroundBooking(rest_client, mark)
 
     assert first.done().json == second.done().json
     assert bookings(before) == 1
@@ -90,7 +90,7 @@ def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(rest_client: Res
         connection.sendall(request("POST", "/tool/book_appointment/call", fields, body))
         assert CALL_STARTED.wait(60)
     eventually(lambda: '"correlation":"broken"' in rest_client.server.log(), within=10)
-    again = Later(rest_client, mark)
+    again = BackgroundBooking(rest_client, mark)
 
     assert again.done().json["status"] == "monday"
     assert bookings(before) == 1

@@ -27,10 +27,10 @@ from tests.support.measuring import capture_logs
 from tests.support.runners import ACME, ApprovalDeployment
 
 WITHIN_S = 30.0
-Setting = Callable[["Fault", pytest.MonkeyPatch], AbstractAsyncContextManager[object]]
+Setting = Callable[["OneTimeFault", pytest.MonkeyPatch], AbstractAsyncContextManager[object]]
 
 
-class Fault:
+class OneTimeFault:
     """Fails once with an unexpected error, then runs."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def short_restart_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_an_error_of_a_background_task_is_logged_and_the_task_restarts() -> None:
     """The log has the error's type and place, and not its text."""
-    fault = Fault()
+    fault = OneTimeFault()
     with capture_logs() as logs:
         task = asyncio.create_task(background.always("sums", fault))
         async with asyncio.timeout(WITHIN_S):
@@ -153,7 +153,7 @@ async def test_background_work_that_returns_is_restarted(work: Any, how: str) ->
 
 
 @asynccontextmanager
-async def sweeps(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def sweeps(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     records = MemoryRecords()
     patch.setattr(records, "sweep", fault)
     async with stores.sweeping(records, every_s=0.01):
@@ -161,7 +161,7 @@ async def sweeps(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]
 
 
 @asynccontextmanager
-async def expires(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def expires(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     service = ApprovalDeployment().replica().service
     patch.setattr(service, "expire_due", fault)
     async with service.expiring(every_s=0.01):
@@ -169,7 +169,7 @@ async def expires(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None
 
 
 @asynccontextmanager
-async def notes(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def notes(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     patch.setattr(recent_callers, "WRITE_S", 0.01)
     patch.setattr(recent_callers, "CLOSING_S", 0.01)
     noting = RecentCallers(
@@ -182,7 +182,7 @@ async def notes(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def signs(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def signs(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     patch.setattr(retention, "CHECK_S", 0.01)
     patch.setattr(retention, "PRUNE_S", 0.0)
     records, ring = MemoryRecords(), KeyRing.ephemeral()
@@ -195,7 +195,7 @@ async def signs(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def polls(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def polls(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     patch.setattr(change_poller, "POLL_S", 0.01)
     records = MemoryRecords()
     async with ChangePoller(records, MemorySharedStore()).polling({}):
@@ -204,7 +204,7 @@ async def polls(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def reads_again(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def reads_again(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     patch.setattr(change_poller, "POLL_S", 0.01)
     poller = ChangePoller(MemoryRecords(), MemorySharedStore())
     async with poller.polling({}), poller.following("secrets", lambda counter: fault()):
@@ -212,7 +212,7 @@ async def reads_again(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def hears(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def hears(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     shared_store = MemorySharedStore()
     patch.setattr(type(shared_store.of("")), "follow", lambda *arguments: fault())
     async with ChangePoller(MemoryRecords(), shared_store).polling({}):
@@ -220,7 +220,7 @@ async def hears(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def samples_metrics(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def samples_metrics(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     async with metrics_sampler.sampling_metrics(
         metrics_sampler.MetricsSampler(Meter.unshared(), samples=[fault])
     ):
@@ -228,7 +228,7 @@ async def samples_metrics(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncItera
 
 
 @asynccontextmanager
-async def takes_up(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def takes_up(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     task_runner = EndpointClient().task_runner
     patch.setattr(task_runner, "sweep", fault)
     task_runner.start()
@@ -237,7 +237,7 @@ async def takes_up(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[Non
 
 
 @asynccontextmanager
-async def shows(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def shows(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     service = ApprovalDeployment().replica().service
     patch.setattr(service, "waiting", fault)
     page = LiveInbox(service, MemorySharedStore()).watch(ACME)
@@ -266,7 +266,7 @@ async def test_every_background_task_continues_after_an_error(
     name: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any error in a background task's work is logged once, and the task goes on."""
-    fault = Fault()
+    fault = OneTimeFault()
     with capture_logs() as logs:
         async with setting(fault, monkeypatch), asyncio.timeout(WITHIN_S):
             await fault.again.wait()
@@ -281,7 +281,7 @@ async def test_every_background_task_continues_after_an_error(
 
 async def test_the_shared_store_is_read_again() -> None:
     """The first subscriber starts the one reader, and no later subscriber starts another."""
-    fault = Fault()
+    fault = OneTimeFault()
 
     def connection() -> Any:
         fault.times += 1

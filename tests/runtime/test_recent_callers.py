@@ -43,9 +43,9 @@ class TwoProcesses:
             for _ in range(2)
         )
 
-    async def subjects(self, tenant: str = "acme", most: int = 100) -> list[str]:
+    async def subjects(self, tenant: str = "acme", max_subjects: int = 100) -> list[str]:
         """Return the recent subjects, as the other process reads them."""
-        return [caller.subject for caller in await self.other.lately(tenant, most)]
+        return [caller.subject for caller in await self.other.lately(tenant, max_subjects)]
 
     async def entry(self) -> Entry:
         """Return the stored entry, whose revision says how often it was written."""
@@ -85,7 +85,7 @@ async def test_recent_callers_are_read_back_for_their_tenant(processes: TwoProce
     assert (alice.tenant_id, alice.issued_at, alice.name) == ("acme", 7, "ally")
     assert b"the-" not in (await processes.entry()).value
     assert await processes.subjects("globex") == ["bob"]
-    assert await processes.subjects(most=1) == ["bob"]
+    assert await processes.subjects(max_subjects=1) == ["bob"]
 
 
 async def test_operators_see_the_latest_callers_of_all_tenants(processes: TwoProcesses) -> None:

@@ -245,7 +245,7 @@ REFUSED_COMMANDS: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
 
 
 @each(
-    ("arguments", "typed", "settings", "code", "says"),
+    ("arguments", "typed", "settings", "code", "expected_text"),
     REFUSED_COMMANDS.values(),
     ids=REFUSED_COMMANDS,
 )
@@ -255,7 +255,7 @@ def test_an_invalid_command_is_refused_without_the_value(
     typed: str,
     settings: dict[str, Any],
     code: int,
-    says: str,
+    expected_text: str,
 ) -> None:
     """The sentence never contains a value, whichever argument was wrong."""
     deployment.write(**settings)
@@ -263,7 +263,7 @@ def test_an_invalid_command_is_refused_without_the_value(
     deployment.write()
 
     assert done.code == code, done
-    assert says in done.err
+    assert expected_text in done.err
     assert PASSWORD not in done.out + done.err
 
 

@@ -53,10 +53,10 @@ NO_HOSTS = {
 }
 
 
-@each(("entry", "says"), NO_HOSTS.items(), ids=[*map(ascii, NO_HOSTS)])
-def test_an_invalid_host_is_refused(entry: str, says: str) -> None:
+@each(("entry", "expected_text"), NO_HOSTS.items(), ids=[*map(ascii, NO_HOSTS)])
+def test_an_invalid_host_is_refused(entry: str, expected_text: str) -> None:
     """A pattern is refused, too; the error does not repeat what may be the value."""
-    with pytest.raises(SecretRefused, match=says) as refused:
+    with pytest.raises(SecretRefused, match=expected_text) as refused:
         checked_hosts([entry])
 
     assert "hunter2" not in str(refused.value)

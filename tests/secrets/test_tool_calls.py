@@ -198,14 +198,14 @@ REFUSED_REFERENCES = {
 
 
 @each("protocol", BOTH_PROTOCOLS)
-@each(("reference", "says"), REFUSED_REFERENCES.items(), ids=map(repr, REFUSED_REFERENCES))
+@each(("reference", "expected_text"), REFUSED_REFERENCES.items(), ids=map(repr, REFUSED_REFERENCES))
 def test_an_unknown_secret_reference_is_explained(
-    secret_servers: ServersWithSecrets, protocol: Protocol, reference: str, says: str
+    secret_servers: ServersWithSecrets, protocol: Protocol, reference: str, expected_text: str
 ) -> None:
     """The failure tells the model what would work and does not repeat an invalid name."""
     reply = secret_servers.agent("acme", protocol).call("unlock", token=reference)
 
-    assert says in str(reply.failure)
+    assert expected_text in str(reply.failure)
     assert "lower_case" not in str(reply.failure)
 
 

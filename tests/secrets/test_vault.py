@@ -92,10 +92,10 @@ REFUSED_VALUES = {
 }
 
 
-@pytest.mark.parametrize(("value", "says"), REFUSED_VALUES.values(), ids=REFUSED_VALUES)
-def test_a_value_that_could_not_be_redacted_is_refused(value: str, says: str) -> None:
+@pytest.mark.parametrize(("value", "expected_text"), REFUSED_VALUES.values(), ids=REFUSED_VALUES)
+def test_a_value_that_could_not_be_redacted_is_refused(value: str, expected_text: str) -> None:
     """The message says why, without the value."""
-    with pytest.raises(SecretRefused, match=says):
+    with pytest.raises(SecretRefused, match=expected_text):
         checked_value(value)
 
 
@@ -164,9 +164,9 @@ TAMPERED_ROWS: dict[str, tuple[Tampering, str]] = {
 }
 
 
-@pytest.mark.parametrize(("tamper", "says"), TAMPERED_ROWS.values(), ids=TAMPERED_ROWS)
+@pytest.mark.parametrize(("tamper", "expected_text"), TAMPERED_ROWS.values(), ids=TAMPERED_ROWS)
 async def test_a_tampered_secret_is_named(
-    vault: SecretStore, records: MemoryRecords, tamper: Tampering, says: str
+    vault: SecretStore, records: MemoryRecords, tamper: Tampering, expected_text: str
 ) -> None:
     """The secret does not open, and the others still do."""
     await vault.put("acme", "API_KEY", SECRET_VALUE)
@@ -176,7 +176,7 @@ async def test_a_tampered_secret_is_named(
     assert entry is not None
     await entries.put("API_KEY", tamper(entry.value), now=0.0)
 
-    with pytest.raises(SecretUnreadable, match=f"API_KEY .*{says}"):
+    with pytest.raises(SecretUnreadable, match=f"API_KEY .*{expected_text}"):
         await vault.get("acme", "API_KEY")
     assert await vault.all("acme") == {"OTHER": SECRET_VALUE}
     assert [row.unreadable is None for row in await vault.rows("acme")] == [False, True]

@@ -40,7 +40,7 @@ class RecordedDeployment(ApprovalDeployment):
         self.messages.append(change.kind)
         return None
 
-    def heard(self) -> list[str]:
+    def reported_changes(self) -> list[str]:
         """Return the changes that any replica reported, in order."""
         return [change.kind for change in self.changes]
 
@@ -123,7 +123,7 @@ async def test_the_approval_of_an_unfinished_call_is_used_and_not_expired(
 
     assert await at(deployment.replica(), request) == ("used", "unknown")
     await sweep(other, request)
-    assert deployment.heard() == ["requested", "approved", "unknown"]
+    assert deployment.reported_changes() == ["requested", "approved", "unknown"]
     assert "expired" not in deployment.messages
 
 
@@ -151,7 +151,7 @@ async def test_a_returning_agent_also_marks_the_outcome_as_unknown(
     assert "is not known" in text_of(await other.call(what="a"))
 
     assert await at(other, request) == ("used", "unknown")
-    assert deployment.heard() == ["requested", "approved", "unknown"]
+    assert deployment.reported_changes() == ["requested", "approved", "unknown"]
 
 
 async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) -> None:
@@ -170,7 +170,7 @@ async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) 
     deployment.gate.set()
     await call
     assert await at(other, request) == ("used", "")
-    assert deployment.heard() == ["requested", "approved", "used"]
+    assert deployment.reported_changes() == ["requested", "approved", "used"]
     assert await tenant.approvals.undecided() == []
 
 
@@ -189,7 +189,7 @@ async def test_an_approval_counts_as_used_although_its_outcome_was_not_fetched(
 
     assert await at(other, request) == ("used", "")
     assert "was stopped" in text_of(await other.call(what="a"))
-    assert deployment.heard() == ["requested", "approved", "used"]
+    assert deployment.reported_changes() == ["requested", "approved", "used"]
     assert failure_kind(await other.call(what="a")) == "approval_pending"
 
 
@@ -204,7 +204,7 @@ async def test_an_unknown_outcome_can_become_known_later(deployment: RecordedDep
     await call
 
     assert await at(other, request) == ("used", "")
-    assert deployment.heard() == ["requested", "approved", "unknown", "used"]
+    assert deployment.reported_changes() == ["requested", "approved", "unknown", "used"]
 
 
 async def test_a_repeatable_tool_keeps_its_approval_until_its_expiry(

@@ -18,7 +18,7 @@ from tests.support.stores import Postgres
 LONG_WAIT_S = 20.0
 
 
-class Hold:
+class HeldStatement:
     """A statement that ends when it is told to; SQLite's thread is in it all the while."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def test_an_event_loop_ends_although_its_statements_were_cancelled(
     Callers may be cancelled any number of times while a thread is in SQLite. A cancelled close of
     aiosqlite would wait for a thread that has ended, and the process would hang.
     """
-    hold = Hold()
+    hold = HeldStatement()
 
     async def interrupted() -> None:
         records = await opened(f"sqlite:///{tmp_path}/records.db")
@@ -71,7 +71,7 @@ async def test_a_late_sqlite_statement_leaves_the_connection_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller gets an error in time, and the connection serves the next statement."""
-    records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), Hold()
+    records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), HeldStatement()
     monkeypatch.setattr(database, "ANSWER_S", 0.1)
 
     with pytest.raises(StoreUnavailable, match="in time"):
@@ -88,7 +88,7 @@ async def test_a_close_does_not_wait_for_a_disk_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The close is logged and given up, because the process has to end."""
-    records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), Hold()
+    records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), HeldStatement()
     monkeypatch.setattr(database, "ANSWER_S", 0.1)
     monkeypatch.setattr(database, "OVER_S", 0.1)
     with pytest.raises(StoreUnavailable):

@@ -242,14 +242,14 @@ TOO_LARGE = {
 }
 
 
-@pytest.mark.parametrize(("key", "value", "told"), TOO_LARGE.values(), ids=TOO_LARGE)
+@pytest.mark.parametrize(("key", "value", "expected_text"), TOO_LARGE.values(), ids=TOO_LARGE)
 async def test_a_too_large_key_or_value_is_refused(
-    records: Records, key: str, value: bytes, told: str
+    records: Records, key: str, value: bytes, expected_text: str
 ) -> None:
     """The error is a sentence and not that of the database."""
     entries = records.of("acme").entries("notes")
 
-    with pytest.raises(EntryRefused, match=told):
+    with pytest.raises(EntryRefused, match=expected_text):
         await entries.put(key, value, now=NOW)
     assert await entries.get(key) is None
     assert not await entries.delete(key)

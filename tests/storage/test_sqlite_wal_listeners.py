@@ -14,10 +14,10 @@ from gatepost.storage.sql.records import SqlRecords, opened
 from tests.storage.test_audit import linked, new_record
 from tests.storage.test_sqlite_wal import LONG_WAIT_S, RING
 
-Pair = tuple["Heard", "Heard"]
+Pair = tuple["ListeningProcess", "ListeningProcess"]
 
 
-class Heard:
+class ListeningProcess:
     """A process, the times of the records that it wrote, and of those that its listener heard."""
 
     def __init__(self, records: SqlRecords) -> None:
@@ -54,7 +54,7 @@ async def two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asyn
             records = await opened(f"sqlite:///{tmp_path / 'records.db'}")
             stack.push_async_callback(records.aclose)
             stack.push_async_callback(records.audit.aclose)
-            databases.append(Heard(records))
+            databases.append(ListeningProcess(records))
         yield databases[0], databases[1]
 
 

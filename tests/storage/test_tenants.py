@@ -43,15 +43,15 @@ _runs = count()
 
 
 @shared_store
-@given(mine=pairs, theirs=pairs)
+@given(first=pairs, second=pairs)
 async def test_records_are_isolated_by_tenant(
-    records: Records, mine: tuple[str, str], theirs: tuple[str, str]
+    records: Records, first: tuple[str, str], second: tuple[str, str]
 ) -> None:
     """Each tenant reads back what it wrote, even under the same names."""
     # One database for all examples: each has names that no other example used.
     run = f"{next(_runs)}/"
     keys: dict[tuple[str, str], bytes] = {}
-    for number, (tenant, name) in enumerate((mine, theirs)):
+    for number, (tenant, name) in enumerate((first, second)):
         keys[(run + tenant, name)] = b"%d" % number
     for (tenant, name), value in keys.items():
         ours, key = records.of(tenant), name.encode("utf-8", "surrogatepass")
@@ -76,10 +76,12 @@ async def test_records_are_isolated_by_tenant(
         own_entries = [(entry.key, entry.value) for entry in await ours.entries("one").all()]
         assert (name, value) in own_entries
         assert await ours.entries("other").all() == []
-    await changes_stay_at_home(records, keys)
+    await assert_changes_stay_in_tenant(records, keys)
 
 
-async def changes_stay_at_home(records: Records, stored_keys: dict[tuple[str, str], bytes]) -> None:
+async def assert_changes_stay_in_tenant(
+    records: Records, stored_keys: dict[tuple[str, str], bytes]
+) -> None:
     """Assert that what the first tenant changes, ends and releases stays there for the second."""
     (first, name), *others = stored_keys
     key = name.encode("utf-8", "surrogatepass")
@@ -105,13 +107,13 @@ async def changes_stay_at_home(records: Records, stored_keys: dict[tuple[str, st
 
 
 @shared_store
-@given(mine=pairs, theirs=pairs)
+@given(first=pairs, second=pairs)
 async def test_data_of_the_shared_store_is_isolated_by_tenant(
-    shared_store: SharedStore, mine: tuple[str, str], theirs: tuple[str, str]
+    shared_store: SharedStore, first: tuple[str, str], second: tuple[str, str]
 ) -> None:
     """Topics, notes, logs and buckets of the same name differ for each tenant."""
     run = f"{next(_runs)}/"
-    places = list(dict.fromkeys((run + tenant, name) for tenant, name in (mine, theirs)))
+    places = list(dict.fromkeys((run + tenant, name) for tenant, name in (first, second)))
     heard: dict[tuple[str, str], list[bytes]] = {channel: [] for channel in places}
     values = {channel: b"%d" % number for number, channel in enumerate(places)}
     followings = []

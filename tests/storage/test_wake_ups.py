@@ -44,7 +44,7 @@ async def test_only_the_wanted_message_wakes(shared_store: SharedStore) -> None:
         await mine.wait(NEVER_S)
 
 
-class Out:
+class UnavailableSharedStore:
     """A shared store that is out for its first subscriptions."""
 
     def __init__(self, shared_store: TenantSharedStore, times: int) -> None:
@@ -60,7 +60,7 @@ class Out:
 async def test_without_the_shared_store_the_poll_ends_the_wait() -> None:
     """The wait ends by itself, and the topic is followed as soon as the shared store is back."""
     acme = MemorySharedStore().of("acme")
-    out: TenantSharedStore = Out(acme, times=2)  # type: ignore[assignment]  # all that it is asked for
+    out: TenantSharedStore = UnavailableSharedStore(acme, times=2)  # type: ignore[assignment]  # all that it is asked for
     async with WakeUps(partial(out.follow, "topic")) as wake_ups, asyncio.timeout(WITHIN_S):
         await wake_ups.wait(0.0)
         assert not await wake_ups.follow()

@@ -154,10 +154,10 @@ TOKEN_CASES = {
 }
 
 
-@each("who", TOKEN_CASES)
+@each("case", TOKEN_CASES)
 @each("method", ["POST", "GET", "DELETE", "PUT"])
 def test_the_endpoint_does_not_tell_which_tenants_there_are(
-    server: Server, who: str, method: str
+    server: Server, case: str, method: str
 ) -> None:
     """
     Endpoints of known and unknown tenants answer alike, apart from the name in the request.
@@ -166,7 +166,7 @@ def test_the_endpoint_does_not_tell_which_tenants_there_are(
     without a token), so a client that knows a tenant's name can learn that the tenant exists.
     No other answer may tell it, and no answer lists the names.
     """
-    credential = TOKEN_CASES[who]
+    credential = TOKEN_CASES[case]
     token = server.token("g", tenant="globex") if credential == "globex" else credential
     seen = []
     for tenant in TENANT_NAMES:

@@ -51,11 +51,11 @@ OTHER_CALLERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.requirement("W24", "S-20", "DE-06")
-@each("who", OTHER_CALLERS)
+@each("case", OTHER_CALLERS)
 @each("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
-def test_a_session_belongs_to_one_caller(server: Server, who: str, version: str) -> None:
+def test_a_session_belongs_to_one_caller(server: Server, case: str, version: str) -> None:
     """Another caller gets 404 as for an unknown id, and no tool runs."""
-    name, changes = OTHER_CALLERS[who]
+    name, changes = OTHER_CALLERS[case]
     session = server.client.open(server.token(**OWNER), version)
     foreign = server.token(name, **OWNER | changes)
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}

@@ -138,9 +138,9 @@ def test_a_new_tool_by_reload_is_announced_in_every_worker(two_workers: ServerPr
 
 
 @pytest.mark.requirement("SU-10", "N18")
-@pytest.mark.parametrize("what", ["tenant", "issuer", "baseline"])
+@pytest.mark.parametrize("changed_setting", ["tenant", "issuer", "baseline"])
 def test_a_reload_ends_the_streams_of_callers_that_lose_access(
-    server: ServerProcess, idp: Idp, what: str
+    server: ServerProcess, idp: Idp, changed_setting: str
 ) -> None:
     """The tenant is suspended, the issuer removed, or a scope is missing; others continue."""
     lost = server.token("second", org_id="b", scope="")
@@ -149,7 +149,7 @@ def test_a_reload_ends_the_streams_of_callers_that_lose_access(
         "tenant": {"tenancy": {"create_on_first_use": False, "suspended": ["b"]}},
         "issuer": {"issuers": issuers(idp)[:1]},
         "baseline": {"scopes": {"baseline": ["files:write"]}},
-    }[what]
+    }[changed_setting]
     with listening(server.client, lost) as theirs, listening(server.client, token) as ours:
         server.reload(**changes)
         assert theirs.next()["result"]["resultType"] == "complete"

@@ -178,7 +178,7 @@ async def test_a_lifespan_that_fails_to_start_names_its_pack() -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "says"),
+    ("write", "expected_text"),
     [
         (lambda pack: pack.lifespan(lambda: None), "async generator function"),
         (lambda pack: Depends(3), "write a function or an async generator"),
@@ -187,9 +187,9 @@ async def test_a_lifespan_that_fails_to_start_names_its_pack() -> None:
         (lambda pack: pack.tool(pack.tool), "first parameter is the call's context"),
     ],
 )
-def test_an_invalid_lifespan_or_dependency_is_refused(write: Any, says: str) -> None:
+def test_an_invalid_lifespan_or_dependency_is_refused(write: Any, expected_text: str) -> None:
     """The error says what to write instead."""
-    with pytest.raises(TypeError, match=says):
+    with pytest.raises(TypeError, match=expected_text):
         write(Pack("wrong"))
 
 

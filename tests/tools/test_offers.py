@@ -106,12 +106,12 @@ REFUSED_OFFERS: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@each(("attempt", "kind", "says"), REFUSED_OFFERS)
+@each(("attempt", "kind", "expected_text"), REFUSED_OFFERS)
 def test_an_invalid_offer_is_refused_with_a_reason(
-    attempt: Callable[[], object], kind: type[Exception], says: str
+    attempt: Callable[[], object], kind: type[Exception], expected_text: str
 ) -> None:
     """The error comes when the pack is loaded."""
-    with pytest.raises(kind, match=says):
+    with pytest.raises(kind, match=expected_text):
         attempt()
 
 

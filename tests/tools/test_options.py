@@ -107,7 +107,7 @@ def test_an_unknown_option_makes_the_pack_fail_to_load(tmp_path: Path, case: Ref
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_text"),
     [
         ('Pack("other", scopes={"x"})', "unexpected keyword argument 'scopes'"),
         ("pack.skill('greet', scope={'x'})", "skill greet: there is no option 'scope'; did you"),
@@ -130,10 +130,10 @@ def test_an_unknown_option_makes_the_pack_fail_to_load(tmp_path: Path, case: Ref
     ],
 )
 def test_packs_skills_and_raw_schemas_refuse_unknown_options(
-    tmp_path: Path, text: str, says: str
+    tmp_path: Path, text: str, expected_text: str
 ) -> None:
     """All of them refuse unknown options."""
-    assert says in refusal(tmp_path, text)
+    assert expected_text in refusal(tmp_path, text)
 
 
 def test_a_decorator_without_parentheses_offers_the_function() -> None:

@@ -125,9 +125,9 @@ INVALID_ARGUMENTS = [
 ]
 
 
-@each(("arguments", "field", "says"), INVALID_ARGUMENTS)
+@each(("arguments", "field", "expected_texts"), INVALID_ARGUMENTS)
 def test_an_error_is_explained_to_the_model(
-    arguments: Any, field: str | None, says: list[str]
+    arguments: Any, field: str | None, expected_texts: list[str]
 ) -> None:
     """It names the argument, the allowed values and the given one."""
     with pytest.raises(ToolFailure) as raised:
@@ -135,7 +135,7 @@ def test_an_error_is_explained_to_the_model(
 
     failure = raised.value.failure
     assert (failure.kind, failure.field) == ("validation", field)
-    assert all(part in failure.message for part in says), failure.message
+    assert all(part in failure.message for part in expected_texts), failure.message
 
 
 @pytest.mark.parametrize("arguments", [b'{"count":1e999}', b'{"filename":"\\ud800"}', b"\xff", b""])

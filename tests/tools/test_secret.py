@@ -134,13 +134,13 @@ REFUSED_SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(
-    ("schema", "options", "says"), REFUSED_SCHEMAS.values(), ids=REFUSED_SCHEMAS
+    ("schema", "options", "expected_text"), REFUSED_SCHEMAS.values(), ids=REFUSED_SCHEMAS
 )
 def test_a_tool_that_could_not_redact_its_secret_is_refused(
-    schema: dict[str, Any], options: dict[str, Any], says: str
+    schema: dict[str, Any], options: dict[str, Any], expected_text: str
 ) -> None:
     """The error comes at the registration."""
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=expected_text):
         Pack("x").add(
             "x",
             description="X.",
@@ -180,13 +180,15 @@ WRONG_ARGUMENTS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "says"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS)
-def test_an_error_does_not_quote_a_secret(arguments: Any, says: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "expected_text"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS
+)
+def test_an_error_does_not_quote_a_secret(arguments: Any, expected_text: str) -> None:
     """The message names the allowed values and not the given one."""
     with pytest.raises(ToolFailure) as raised:
         UNLOCK_TOOL.check(json.dumps(arguments).encode())
 
-    assert says in raised.value.failure.message
+    assert expected_text in raised.value.failure.message
     assert SECRET_VALUE not in raised.value.failure.message
     assert "4711" not in raised.value.failure.message
 

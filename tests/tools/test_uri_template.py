@@ -67,10 +67,12 @@ REFUSED_TEMPLATES = [
 ]
 
 
-@each(("text", "says"), REFUSED_TEMPLATES)
-def test_a_template_that_is_ambiguous_or_unknown_is_refused(text: str, says: str) -> None:
+@each(("text", "expected_text"), REFUSED_TEMPLATES)
+def test_a_template_that_is_ambiguous_or_unknown_is_refused(text: str, expected_text: str) -> None:
     """The error comes when the template is written, not when it is used."""
-    with pytest.raises(ValueError, match="(?s)" + says.replace("{", r"\{").replace("?", r"\?")):
+    with pytest.raises(
+        ValueError, match="(?s)" + expected_text.replace("{", r"\{").replace("?", r"\?")
+    ):
         UriTemplate(text)
 
 

@@ -34,11 +34,11 @@ HIDDEN_CHARACTERS = {
 }
 
 
-@pytest.mark.parametrize("hidden", HIDDEN_CHARACTERS.values(), ids=HIDDEN_CHARACTERS)
-def test_invisible_text_is_removed(hidden: str) -> None:
+@pytest.mark.parametrize("hidden_character", HIDDEN_CHARACTERS.values(), ids=HIDDEN_CHARACTERS)
+def test_invisible_text_is_removed(hidden_character: str) -> None:
     """The review reports it."""
-    assert cleaned(f"Read{hidden} a file", 100) == ("Read a file", REMOVAL_NOTE)
-    assert not is_visible(f"re{hidden}ad")
+    assert cleaned(f"Read{hidden_character} a file", 100) == ("Read a file", REMOVAL_NOTE)
+    assert not is_visible(f"re{hidden_character}ad")
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_a_long_text_is_shortened() -> None:
 
 
 @given(st.text(max_size=300), st.integers(2, 100))
-def test_a_clean_text_is_visible_and_bounded(text: str, most: int) -> None:
+def test_a_clean_text_is_visible_and_bounded(text: str, max_characters: int) -> None:
     """A second cleaning changes nothing."""
-    clean, _ = cleaned(text, most)
+    clean, _ = cleaned(text, max_characters)
 
-    assert len(clean) <= most
-    assert cleaned(clean, most) == (clean, ())
+    assert len(clean) <= max_characters
+    assert cleaned(clean, max_characters) == (clean, ())
     bad = [
         character
         for character in clean

@@ -60,9 +60,9 @@ def test_other_names_end_in_a_hash(server: str, tool: str, head: str) -> None:
 @example(("a_", "b"), ("a", "_b"))
 @example(("A", "b"), ("a", "b"))
 @example(("\ud800", "b"), ("\ud801", "b"))
-def test_no_two_tools_have_the_same_name(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_no_two_tools_have_the_same_name(first: tuple[str, str], second: tuple[str, str]) -> None:
     """The names of their servers do not matter."""
-    assert (offered_name(*one) == offered_name(*other)) == (one == other)
+    assert (offered_name(*first) == offered_name(*second)) == (first == second)
 
 
 @given(PAIRS)

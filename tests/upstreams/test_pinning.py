@@ -293,11 +293,11 @@ def test_large_numbers_that_differ_in_the_last_digit_have_different_digests() ->
     assert digest_of(first) != digest_of(other)
 
 
-@pytest.mark.parametrize("bad", [float("inf"), float("nan"), "\ud800", 10**400])
-def test_a_value_that_json_cannot_express_has_no_digest(bad: object) -> None:
+@pytest.mark.parametrize("inexpressible_value", [float("inf"), float("nan"), "\ud800", 10**400])
+def test_a_value_that_json_cannot_express_has_no_digest(inexpressible_value: object) -> None:
     """The definition is left out alone."""
     with pytest.raises(Unusable):
-        digest_of({"a": bad})
+        digest_of({"a": inexpressible_value})
 
-    crm = Pinned().fetch(tool("a", _meta={"x": bad}), tool("b"))
+    crm = Pinned().fetch(tool("a", _meta={"x": inexpressible_value}), tool("b"))
     assert crm.offered == ["b"]

@@ -65,14 +65,14 @@ class SourceReplica:
         """Look for changes once."""
         await poll(self.store, self.watch)
 
-    async def offers(self, who: TenantContext) -> TenantOffers:
+    async def offers(self, caller: TenantContext) -> TenantOffers:
         """Return what the registry gets."""
-        return self.source.at_hand(who) or await self.source.load(who)
+        return self.source.at_hand(caller) or await self.source.load(caller)
 
-    async def names(self, who: TenantContext) -> list[str]:
+    async def names(self, caller: TenantContext) -> list[str]:
         """Return the names of the offers, as the next call sees them."""
         await self.poll()
-        return [offer.name for offer in (await self.offers(who)).offers]
+        return [offer.name for offer in (await self.offers(caller)).offers]
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def store_catalogue(
     store: UpstreamStore,
     server: UpstreamServer,
     *tools: dict[str, Any],
-    who: TenantContext | None = None,
+    caller: TenantContext | None = None,
     ttl_ms: int = 60_000,
 ) -> None:
     """Store what a fetch brought."""
@@ -93,7 +93,7 @@ async def store_catalogue(
     listed = Listed(description=description, definitions=definitions, ttl_ms=ttl_ms)
     new_catalogue, _ = assembled(server, listed, Pins(), None, now=1.0)
     await store.catalogues.put(
-        server.tenant, new_catalogue, None if who is None else who.principal_key
+        server.tenant, new_catalogue, None if caller is None else caller.principal_key
     )
 
 
@@ -179,7 +179,7 @@ async def test_each_person_has_a_catalogue_of_its_own(
     assert await process.names(alice) == ["mcp_shared__s"]
     assert process.wanted.wanted == [("own", alice.principal_key)]
 
-    await store_catalogue(in_memory, own, tool("alices"), who=alice)
+    await store_catalogue(in_memory, own, tool("alices"), caller=alice)
     assert await process.names(alice) == ["mcp_shared__s", "mcp_own__alices"]
     assert await process.names(bob) == ["mcp_shared__s"]
     mine, others = process.source.at_hand(alice), process.source.at_hand(bob)

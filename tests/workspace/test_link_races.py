@@ -20,9 +20,9 @@ ROUNDS = 15
 class Swapper(threading.Thread):
     """Exchanges what stands at *spot* with a link, again and again, until it is told to stop."""
 
-    def __init__(self, spot: Path, link: Path) -> None:
+    def __init__(self, path: Path, link: Path) -> None:
         super().__init__(daemon=True)
-        self.spot, self.link, self.aside = spot, link, spot.with_name("aside")
+        self.spot, self.link, self.aside = path, link, path.with_name("aside")
         self.stop = threading.Event()
         self.swaps = 0
 

@@ -29,7 +29,7 @@ from gatepost.storage.audit import (
     Checkpoint,
 )
 from gatepost.storage.records import Records
-from gatepost.telemetry.logs import OwnText
+from gatepost.telemetry.logs import TrustedText
 
 PURPOSE = "audit checkpoint"
 PublicKeys = Mapping[str, Ed25519PublicKey]
@@ -264,8 +264,8 @@ def _log_checkpoint(tenant: str, checkpoint: Checkpoint) -> None:
             "tenant": tenant,
             "number": checkpoint.number,
             # Ten thousand tenants have as many checkpoints each minute.
-            "statement": OwnText(checkpoint.statement),
-            "signature": OwnText(checkpoint.signature),
+            "statement": TrustedText(checkpoint.statement),
+            "signature": TrustedText(checkpoint.signature),
         },
     )
 

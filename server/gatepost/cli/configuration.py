@@ -47,9 +47,9 @@ def examine(
     """
     missing = path == DEFAULT_FILE and not path.exists() and "GATEPOST_RESOURCE" in os.environ
     reading = read(None if missing else path, os.environ)
-    if reading.fitting is None:
+    if reading.valid_values is None:
         return None, Toolbox((), ()), list(reading.problems)
-    fitting = with_workers(reading.fitting, workers)
+    fitting = with_workers(reading.valid_values, workers)
     toolbox = load(fitting.tools, fitting.packs, fitting.network)
     judged = [*problems(fitting, toolbox)]
     if not (missing or fitting.development):

@@ -11,7 +11,7 @@ from gatepost.audit.record import AuditRecord, read
 from gatepost.runtime.version import version
 from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.records import Records
-from gatepost.telemetry.logs import in_json, in_line
+from gatepost.telemetry.logs import escaped_line, in_json
 
 FormName = Literal["cef", "otlp"]
 RECORDS_PER_REQUEST = 100
@@ -205,11 +205,11 @@ def _cef_source(peer: str) -> dict[str, str]:
 
 
 def _cef_header(text: str) -> str:
-    lines = map(in_line, text.splitlines())
+    lines = map(escaped_line, text.splitlines())
     return " ".join(lines).replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _cef_value(text: str) -> str:
     # Whatever ends a line somewhere becomes what CEF writes for the end of one.
-    lines = map(in_line, text.splitlines())
+    lines = map(escaped_line, text.splitlines())
     return "\\n".join(line.replace("\\", "\\\\").replace("=", "\\=") for line in lines)

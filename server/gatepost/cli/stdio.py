@@ -109,7 +109,7 @@ async def _read(pipes: Pipes, protocol: Stdio, limit: int) -> None:
     too_long = JsonRpcError(INVALID_REQUEST, f"The message is longer than {limit} bytes")
 
     async for chunk in pipes.chunks():
-        for line in lines.cut(chunk):
+        for line in lines.split(chunk):
             await (protocol.take(line) if isinstance(line, bytes) else protocol.refuse(too_long))
     for line in lines.unfinished_line():
         await (protocol.take(line) if isinstance(line, bytes) else protocol.refuse(too_long))

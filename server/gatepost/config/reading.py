@@ -22,16 +22,18 @@ class ReadConfiguration(msgspec.Struct, frozen=True):
     """
     The result of reading a configuration.
 
-    ``config`` is None if problems prevent it. ``fitting`` is then the configuration without the
-    invalid values, so that the rest can be checked at the same time.
+    ``config`` is None if problems prevent it. ``valid_values`` is then the configuration without
+    the invalid values, so that the rest can be checked at the same time.
     """
 
     config: Config | None
     problems: tuple[Problem, ...]
-    fitting: Config | None = None
+    valid_values: Config | None = None
 
     def explains(self, problem: Problem) -> bool:
-        """Return whether a problem in ``fitting`` only follows from a value that was left out."""
+        """
+        Return whether a problem in ``valid_values`` only follows from a value that was left out.
+        """
         return _section(problem.setting) in {
             _section(reported.setting) for reported in self.problems
         }
@@ -42,9 +44,9 @@ def read(path: Path | None, environment: Mapping[str, str]) -> ReadConfiguration
     problems: list[Problem] = []
     tree = {} if path is None else _parse(path, problems)
     overlay(tree, environment, problems)
-    fitting = _struct(tree, Config, "", problems)
+    valid_values = _struct(tree, Config, "", problems)
     try:
-        config = msgspec.convert(fitting, Config, strict=True)
+        config = msgspec.convert(valid_values, Config, strict=True)
     except msgspec.ValidationError:
         config = None
     if any(problem.level == "error" for problem in problems):
@@ -82,20 +84,20 @@ def _struct(
     """Return the members of *tree* that fit *kind*, each checked separately."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     types = get_type_hints(kind)
-    fitting: dict[str, Any] = {}
+    valid_values: dict[str, Any] = {}
     for name, value in tree.items():
         if name not in fields:
             problems.append(_unknown(name, prefix, fields))
         else:
             checked_value = _value(value, types[name], f"{prefix}{name}", problems)
             if checked_value is not INVALID:
-                fitting[name] = checked_value
+                valid_values[name] = checked_value
     for name, field in fields.items():
         if field.required and name not in tree and not _unreadable(problems):
             problems.append(
                 Problem("config.E002", f"`{prefix}{name}` is missing", _meaning(name), setting=name)
             )
-    return fitting
+    return valid_values
 
 
 def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:

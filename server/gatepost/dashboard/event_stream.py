@@ -16,7 +16,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.caller import TenantContext
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
-LOOK_EVERY_S = 0.5
+POLL_S = 0.5
 """Seconds between checks of a stream's session; half of the promised delay."""
 SESSION_ENDED = ServerSentEvent("over", "")
 """The last event of a stream whose session ended: the page reloads and reaches the sign-in."""
@@ -113,7 +113,7 @@ class LiveStream:
 
     async def _until_over(self) -> None:
         while self._sessions.lives(self._session):
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_S)
             with contextlib.suppress(StoreUnavailable):
                 if await self._sessions.has_ended(self._session):
                     break

@@ -70,7 +70,7 @@ def given_settings(path: Path | None, environ: Mapping[str, str], resource: str)
     reported = [
         problem for problem in reading.problems if problem.setting.split(".")[0] not in SET_BY_DEV
     ]
-    config = reading.config or (None if reported else reading.fitting)
+    config = reading.config or (None if reported else reading.valid_values)
     return GivenSettings(config, (*problems, *reported), ignored)
 
 

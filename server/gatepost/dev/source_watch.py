@@ -30,16 +30,16 @@ class SourceWatch(threading.Thread):
         self._files = [file.resolve() for file in files]
         self._changed = changed
         self._stopped = threading.Event()
-        self._first: Stamps = {}
+        self._initial_stamps: Stamps = {}
 
     def start(self) -> None:
         """Begin to watch; every later change is noticed."""
         # Read here, because the thread may start only after the server is ready.
-        self._first = self._stamps()
+        self._initial_stamps = self._stamps()
         super().start()
 
     def run(self) -> None:
-        notified = before = self._first
+        notified = before = self._initial_stamps
         while not self._stopped.wait(POLL_S):
             now = self._stamps()
             # An editor may write a file in several steps.

@@ -34,12 +34,12 @@ _log = logging.getLogger("gatepost.mcp")
 # As much as a person can follow. A loop over a million rows must not send a million messages.
 REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10
 MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
-LARGEST = sys.float_info.max
+MAX_DOUBLE = sys.float_info.max
 """The largest number that every client can read; JSON has no infinity."""
 MAX_LOG_BYTES = 16_384
 NAME_CHARACTERS = 64
 
-SIGN_EVERY_S = 4.0
+KEEP_ALIVE_S = 4.0
 """How often the client is told that its call still waits; the reason is that of `BEAT_EVERY_S`."""
 HOLD_S = 45.0
 """
@@ -51,7 +51,7 @@ follow about ten rounds, which at this length are more than an approver's defaul
 AGAIN_S = 1.0
 """Delay before an unavailable store is read again."""
 
-SendSign = Callable[[float], Awaitable[None]]
+SendKeepAlive = Callable[[float], Awaitable[None]]
 """Tells the client that the call still waits; the argument is the seconds waited so far."""
 
 
@@ -65,7 +65,7 @@ class StreamClient(SilentClient):
     _reported = -math.inf
     _reports: LocalLimits | None = None
     _delayed_report: bytes | None = None
-    _later: asyncio.Task[None] | None = None
+    _delayed_task: asyncio.Task[None] | None = None
     _dropped = 0
     _progress_offset = 0.0
     """The waiting time that was added to the progress that the tool itself reports (PR-01)."""
@@ -126,10 +126,10 @@ class StreamClient(SilentClient):
         stream = self.stream
         if stream is None or self._token is None:
             return
-        if not self._reported < progress <= LARGEST:
+        if not self._reported < progress <= MAX_DOUBLE:
             return
         self._reported = progress
-        if total is not None and not -LARGEST <= total <= LARGEST:
+        if total is not None and not -MAX_DOUBLE <= total <= MAX_DOUBLE:
             total = None
         # Encode it even if it is held back: an encoding error must be raised here, in the tool.
         params = ProgressParams(self._token, progress, total, message)
@@ -148,10 +148,10 @@ class StreamClient(SilentClient):
     async def _delay(self, report: bytes) -> None:
         """Send the report as soon as the limit allows, unless a newer one replaces it."""
         self._delayed_report = report
-        if self._later is None:
-            self._later = asyncio.create_task(self._catch_up())
+        if self._delayed_task is None:
+            self._delayed_task = asyncio.create_task(self._catch_up())
             # An unavailable store shows at the tool's next message; here no caller awaits it.
-            self._later.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._delayed_task.add_done_callback(lambda task: task.cancelled() or task.exception())
         # A loop that reports each of a million rows must let other tasks run.
         await asyncio.sleep(0)
 
@@ -207,12 +207,12 @@ class StreamClient(SilentClient):
         try:
             body = await work
         finally:
-            if self._later is not None:
-                self._later.cancel()
+            if self._delayed_task is not None:
+                self._delayed_task.cancel()
                 # A task keeps its exception, and through it the frames and their variables.
-                self._later = None
+                self._delayed_task = None
         if self._delayed_report is not None:
-            await self._say_late()
+            await self._send_delayed_report()
         if self._dropped:
             self._messages = LocalLimits.of_rate(1, 1, time.monotonic())
             warning = f"{self._dropped} messages were dropped: they came too fast."
@@ -222,10 +222,10 @@ class StreamClient(SilentClient):
     async def _catch_up(self) -> None:
         while self._delayed_report is not None:
             await asyncio.sleep(1 / REPORTS_PER_S)
-            await self._say_late()
-        self._later = None
+            await self._send_delayed_report()
+        self._delayed_task = None
 
-    async def _say_late(self) -> None:
+    async def _send_delayed_report(self) -> None:
         report, self._delayed_report = self._delayed_report, None
         if report is not None and self.stream is not None:
             await self.stream.notify(report)
@@ -288,7 +288,7 @@ _decode_info = msgspec.json.Decoder(ClientInfo).decode
 
 
 async def decided(
-    waiting: Waiting, keep_alive: SendSign, *, for_s: float, stopping: asyncio.Event
+    waiting: Waiting, keep_alive: SendKeepAlive, *, for_s: float, stopping: asyncio.Event
 ) -> bool:
     """
     Wait up to *for_s* seconds for the decision; return whether there is one.
@@ -303,7 +303,7 @@ async def decided(
         while (remaining_s := until - loop.time()) > 0 and not stopping.is_set():
             await asyncio.wait(
                 {over, stopped},
-                timeout=min(SIGN_EVERY_S, remaining_s),
+                timeout=min(KEEP_ALIVE_S, remaining_s),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if over.done():
@@ -322,7 +322,7 @@ async def decided(
 
 def watched(waiting: Waiting) -> AbstractAsyncContextManager["asyncio.Task[None]"]:
     """Return a task that ends when the call is decided; an unavailable store only delays it."""
-    return _task_of(_over(waiting))
+    return _task_of(_until_decided(waiting))
 
 
 @asynccontextmanager
@@ -336,7 +336,7 @@ async def _task_of(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Task[
         await asyncio.wait({task})
 
 
-async def _over(waiting: Waiting) -> None:
+async def _until_decided(waiting: Waiting) -> None:
     while True:
         try:
             await waiting.over()

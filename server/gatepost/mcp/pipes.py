@@ -23,7 +23,7 @@ class LineReader:
         self._unfinished = bytearray()
         self._skipping = False
 
-    def cut(self, chunk: bytes) -> Iterator[bytes | LineTooLong]:
+    def split(self, chunk: bytes) -> Iterator[bytes | LineTooLong]:
         """Yield the lines that this chunk completes, without line ends and blank lines."""
         first = 0
         while (end := chunk.find(b"\n", first)) >= 0:
@@ -62,7 +62,9 @@ class Pipes:
 
     def __init__(self, incoming: int, outgoing: int) -> None:
         self._incoming, self._outgoing = incoming, outgoing
-        self._waiting: queue.SimpleQueue[tuple[bytes, asyncio.Future[bool]]] = queue.SimpleQueue()
+        self._pending_writes: queue.SimpleQueue[tuple[bytes, asyncio.Future[bool]]] = (
+            queue.SimpleQueue()
+        )
         self._lock = asyncio.Lock()
         self._writer: threading.Thread | None = None
 
@@ -98,7 +100,7 @@ class Pipes:
             self._writer.start()
         async with self._lock:
             written: asyncio.Future[bool] = loop.create_future()
-            self._waiting.put((line + b"\n", written))
+            self._pending_writes.put((line + b"\n", written))
             return await written
 
     def _read(self, loop: asyncio.AbstractEventLoop, arrived: asyncio.Queue[bytes]) -> None:
@@ -115,7 +117,7 @@ class Pipes:
 
     def _write(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
-            data, written = self._waiting.get()
+            data, written = self._pending_writes.get()
             was_written = self._written(data)
             try:
                 loop.call_soon_threadsafe(_set_result, written, was_written)

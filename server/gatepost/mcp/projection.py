@@ -7,9 +7,9 @@ from gatepost.mcp.revisions import MODERN
 from gatepost.tools.client import FORMS, InputRequest, MissingCapability
 from gatepost.tools.sampling import blocks
 
-WITH_URLS = "2025-11-25"
+URL_ELICITATION_REVISION = "2025-11-25"
 """The revision that added URL elicitation, all defaults, titled choices and sampling tools."""
-WITHOUT_ELICITATION = "2025-03-26"
+REVISION_WITHOUT_ELICITATION = "2025-03-26"
 
 ClientJson = dict[str, Any]
 
@@ -41,15 +41,15 @@ def projected(request: InputRequest, revision: str, *, elicitation_id: str = "")
 
 
 def _elicitation(params: ClientJson, revision: str, elicitation_id: str) -> ClientJson:
-    if revision == WITHOUT_ELICITATION:
+    if revision == REVISION_WITHOUT_ELICITATION:
         raise MissingCapability({"elicitation": {}})
     if params.get("mode") == "url":
         if revision == MODERN:
             return params
-        if revision != WITH_URLS:
+        if revision != URL_ELICITATION_REVISION:
             raise MissingCapability({"elicitation": {"url": {}}})
         return {**params, "elicitationId": elicitation_id}
-    if revision in (MODERN, WITH_URLS):
+    if revision in (MODERN, URL_ELICITATION_REVISION):
         return params
     return {
         "message": params["message"],
@@ -84,7 +84,7 @@ def _old_field(field: Mapping[str, Any]) -> ClientJson:
 
 
 def _sampling(params: ClientJson, revision: str) -> ClientJson:
-    if revision in (MODERN, WITH_URLS):
+    if revision in (MODERN, URL_ELICITATION_REVISION):
         return params
     if params.get("tools"):
         raise MissingCapability({"sampling": {"tools": {}}})

@@ -109,26 +109,26 @@ def _renamed(node: Schema, keyword: str) -> str:
 
 def _dependencies(node: Schema, root: Schema) -> dict[str, Any]:
     """Merge the three keywords that are one in draft-07."""
-    demands: dict[str, list[Any]] = {}
+    dependencies: dict[str, list[Any]] = {}
     for name, value in node.get("dependencies", {}).items():
         # Not a keyword of 2020-12, but validators still support it.
-        demands.setdefault(name, []).append(
+        dependencies.setdefault(name, []).append(
             _convert(value, root) if isinstance(value, Mapping | bool) else value
         )
     for name, names in node.get("dependentRequired", {}).items():
-        demands.setdefault(name, []).append(names)
+        dependencies.setdefault(name, []).append(names)
     for name, schema in node.get("dependentSchemas", {}).items():
-        demands.setdefault(name, []).append(_convert(schema, root))
+        dependencies.setdefault(name, []).append(_convert(schema, root))
     return {
         name: schemas[0]
         if len(schemas) == 1
         else {"allOf": [_as_schema(schema) for schema in schemas]}
-        for name, schemas in demands.items()
+        for name, schemas in dependencies.items()
     }
 
 
-def _as_schema(demand: Any) -> Any:
-    return {"required": demand} if isinstance(demand, list | tuple) else demand
+def _as_schema(dependency: Any) -> Any:
+    return {"required": dependency} if isinstance(dependency, list | tuple) else dependency
 
 
 def _add_unevaluated(node: Schema, root: Schema, converted: dict[str, Any]) -> None:

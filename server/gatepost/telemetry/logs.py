@@ -37,7 +37,7 @@ characters. Terminals read logs, and so do programs that have their own line sep
 """
 
 
-class OwnText(str):
+class TrustedText(str):
     """The server's own text, such as a signature; it is not searched for secrets."""
 
     __slots__ = ()
@@ -89,7 +89,7 @@ def _tenant_of(record: logging.LogRecord) -> str:
 
 
 def _unredacted(value: object, tenant: str) -> str:
-    if isinstance(value, OwnText):
+    if isinstance(value, TrustedText):
         return str(value)
     if isinstance(value, dict | list | tuple):
         # As JSON, so that a secret is also found if it is split over members.
@@ -145,7 +145,7 @@ class ConsoleFormatter(logging.Formatter):
         if (span := CURRENT_SPAN.get()) is not None:
             line += f" trace_id={span.trace_id}"
         if record.exc_info:
-            line += f"\n{in_lines(frames(record.exc_info).rstrip())}"
+            line += f"\n{escaped_lines(frames(record.exc_info).rstrip())}"
         return line
 
 
@@ -173,7 +173,7 @@ def in_json(text: str) -> str:
     return INVISIBLE.sub(_escape, text)
 
 
-def in_line(text: str) -> str:
+def escaped_line(text: str) -> str:
     """Return the text on one line, with unprintable characters except tabs as escapes."""
     if text.isprintable():
         return text
@@ -185,9 +185,9 @@ def in_line(text: str) -> str:
     )
 
 
-def in_lines(text: str) -> str:
+def escaped_lines(text: str) -> str:
     """Return a text of several lines, such as a traceback, with such escapes in each line."""
-    return "\n".join(in_line(line) for line in text.split("\n"))
+    return "\n".join(escaped_line(line) for line in text.split("\n"))
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -32,7 +32,7 @@ from gatepost_keys.subject import TokenSubject
 
 PORT = 8000
 """The port of the resource's URL; nothing listens there."""
-LOOK_EVERY_S = 0.01
+POLL_S = 0.01
 WITHIN_S = 5.0
 """How long a test waits for an approval request at most."""
 MAX_WAITING = 1_000
@@ -191,7 +191,7 @@ class LocalServer:
                     ):
                         if not tool or request.tool == tool:
                             return WaitingApproval(request, self)
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(POLL_S)
 
     async def advance(self, seconds: float) -> None:
         """
@@ -248,7 +248,7 @@ async def serving(*packs: Pack | str, **settings: Any) -> AsyncIterator[LocalSer
 def _config(folder: Path, settings: Mapping[str, Any]) -> Config:
     """Return the configuration of `gatepost dev`, in memory and with these tables on top."""
     base = dev_config(PORT, tools=(), state=folder, issuer_options=IssuerOptions())
-    usual: dict[str, dict[str, Any]] = {
+    default_settings: dict[str, dict[str, Any]] = {
         "tenancy": {"create_on_first_use": True},
         "storage": {"database": "memory:"},
         "workspace": {"root": str(folder / "workspaces")},
@@ -257,9 +257,9 @@ def _config(folder: Path, settings: Mapping[str, Any]) -> Config:
     }
     if fixed := settings.keys() & {"resource", "mode", "issuers"}:
         raise ValueError(f"{', '.join(sorted(fixed))}: a server in memory has its own")
-    merged: dict[str, Any] = dict(usual)
+    merged: dict[str, Any] = dict(default_settings)
     for name, table in settings.items():
-        merged[name] = usual.get(name, {}) | table if isinstance(table, dict) else table
+        merged[name] = default_settings.get(name, {}) | table if isinstance(table, dict) else table
     config = msgspec.convert(
         {"resource": base.resource, "mode": "development", **merged}, Config, strict=True
     )

@@ -152,15 +152,15 @@ class Runner:
 
     def _handler_of(self, offer: Offer, *, is_retry: bool) -> Next:
         """Return the invocation of an offer with the stages around it that concern it."""
-        concerned = tuple(
+        stages = tuple(
             stage
             for stage in self._stages
             if not isinstance(stage, Stage)
             or (stage.concerns(offer) and (is_retry or not stage.for_retries))
         )
-        handler = self._composed.get(concerned)
+        handler = self._composed.get(stages)
         if handler is None:
-            handler = self._composed[concerned] = checking(concerned, self._invoke)
+            handler = self._composed[stages] = checking(stages, self._invoke)
         return handler
 
     async def run(self, call: Call) -> Outcome:

@@ -149,7 +149,7 @@ class UpstreamAdministration:
                 "The MCP server was changed at the same time. Read it and try again."
             ) from None
         await self._forget(server)
-        await self._note(_word(server, changed), changed, actor)
+        await self._note(_audit_verb(server, changed), changed, actor)
         return changed
 
     async def remove(self, server: UpstreamServer, actor: ManagementActor) -> None:
@@ -230,7 +230,7 @@ def _secrets(changes: ServerChanges) -> ServerSecrets:
     )
 
 
-def _word(before: UpstreamServer, after: UpstreamServer) -> str:
+def _audit_verb(before: UpstreamServer, after: UpstreamServer) -> str:
     if before.status == after.status:
         return "changed"
     return "enabled" if after.status == "active" else "disabled"

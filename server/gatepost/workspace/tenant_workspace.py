@@ -118,7 +118,7 @@ class Home:
             stop = threading.Event()
             self.running.add(stop)
             future = asyncio.get_running_loop().run_in_executor(
-                self._threads, self._in_own, work, stop
+                self._threads, self._check_owner_and_run, work, stop
             )
             future.add_done_callback(lambda _: self.running.discard(stop))
             try:
@@ -141,7 +141,9 @@ class Home:
         async with self._changes:
             return await self.run(counted)
 
-    def _in_own(self, work: Callable[[threading.Event], T], stop: threading.Event) -> T:
+    def _check_owner_and_run(
+        self, work: Callable[[threading.Event], T], stop: threading.Event
+    ) -> T:
         self._owned.check()
         return work(stop)
 

@@ -138,7 +138,7 @@ async def calendar_read(
 ) -> Agenda:
     """Read calendar events in a time range; recurring events are listed once for each time."""
     settings = ctx.settings(CalendarSettings)
-    sources, part = _chosen(ctx, settings, calendar)
+    sources, part = _selected_calendars(ctx, settings, calendar)
     zone = ZoneInfo(sources[0].zone if len(sources) == 1 else settings.zone)
     begins, ends = window(start, end, zone, max_days=settings.max_days)
     fetched = await asyncio.gather(*(_fetched(source, begins, ends, part) for source in sources))
@@ -163,17 +163,17 @@ async def calendar_read(
     return _agenda(begins, ends, read, gaps)
 
 
-def _chosen(
+def _selected_calendars(
     ctx: CallContext, settings: CalendarSettings, calendar: str | None
 ) -> tuple[list[CalendarSource], str]:
     """Return the tenant's calendars, or the one of that name and its selected part."""
     tenant = ctx.caller.tenant_id
-    chosen_calendars = {
+    own_calendars = {
         name: calendar
         for name, calendar in settings.calendars.items()
         if not calendar.tenants or tenant in calendar.tenants
     }
-    if not chosen_calendars:
+    if not own_calendars:
         message = (
             "No calendar is set up for you. "
             "An administrator names them in [packs.calendar.calendars]."
@@ -182,13 +182,13 @@ def _chosen(
     if calendar is None:
         return [
             CalendarSource(ctx, name, calendar, settings)
-            for name, calendar in chosen_calendars.items()
+            for name, calendar in own_calendars.items()
         ], ""
     name, _, part = calendar.partition("/")
-    if name not in chosen_calendars:
-        message = f"There is no calendar {calendar!r}. There are: {', '.join(chosen_calendars)}."
+    if name not in own_calendars:
+        message = f"There is no calendar {calendar!r}. There are: {', '.join(own_calendars)}."
         raise ToolFailure("not_found", message, field="calendar")
-    return [CalendarSource(ctx, name, chosen_calendars[name], settings)], part
+    return [CalendarSource(ctx, name, own_calendars[name], settings)], part
 
 
 async def _fetched(

@@ -61,7 +61,7 @@ class VaultCatalog:
     def __init__(self, ctx: CallContext) -> None:
         settings = ctx.settings(VaultSettings)
         self._ctx = ctx
-        self._most_bytes = settings.index_bytes
+        self._max_bytes = settings.index_bytes
         self._state: IndexState | None = None
         self.space: Workspace = ctx.workspace.folder(settings.folder, VAULT_PREFIX)
 
@@ -116,7 +116,7 @@ class VaultCatalog:
 
     async def _index(self, work: Callable[[Index], T]) -> T:
         return await self.space.in_cache(
-            lambda folder, stop: work(Index(folder, stop, self._most_bytes))
+            lambda folder, stop: work(Index(folder, stop, self._max_bytes))
         )
 
 

@@ -28,7 +28,7 @@ TOOL = '''
 from gatepost import CallContext, Pack
 from gatepost.mcp import client as mcp_client
 
-mcp_client.SIGN_EVERY_S = mcp_client.HOLD_S = 3600.0
+mcp_client.KEEP_ALIVE_S = mcp_client.HOLD_S = 3600.0
 
 pack = Pack("seldom")
 
@@ -104,7 +104,7 @@ def gatepost(folder: Path, *words: str) -> str:
     return output
 
 
-def rows(folder: Path) -> list[str]:
+def waiting_rows(folder: Path) -> list[str]:
     """Return the waiting requests, as the command line lists them."""
     return [row for row in gatepost(folder, "list").splitlines() if "sign" in row]
 
@@ -130,7 +130,7 @@ def test_a7_sigterm_answers_every_waiting_call(idp: Idp, tmp_path: Path) -> None
         responses = {key: {"action": "accept"}}
         more = {"inputResponses": responses, "requestState": result["requestState"], "_meta": PAGES}
         round_two.say(*call("round", **more))
-        eventually(lambda: len(rows(tmp_path)) == len(callers), within=WITHIN_S)
+        eventually(lambda: len(waiting_rows(tmp_path)) == len(callers), within=WITHIN_S)
         server.process.process.send_signal(signal.SIGTERM)
         answers = [caller.result() for caller in callers]
 
@@ -140,7 +140,7 @@ def test_a7_sigterm_answers_every_waiting_call(idp: Idp, tmp_path: Path) -> None
             assert "waits for a person's approval" in answer["content"][0]["text"]
         assert "without completing" not in server.process.output
 
-    for row in rows(tmp_path):
+    for row in waiting_rows(tmp_path):
         digest = gatepost(tmp_path, "show", row.split()[0]).partition("--digest ")[2].split()[0]
         gatepost(tmp_path, "approve", row.split()[0], "--digest", digest)
     with served(idp, tmp_path) as server, SigtermCaller(server, server.token()) as again:

@@ -25,18 +25,18 @@ Calling = tuple[EndpointClient, Awaitable[Any]]
 @pytest.fixture(autouse=True)
 def rare_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make polls so rare that only a decision or the stop wakes a waiting call."""
-    monkeypatch.setattr(mcp_client, "SIGN_EVERY_S", HOUR_S)
+    monkeypatch.setattr(mcp_client, "KEEP_ALIVE_S", HOUR_S)
     monkeypatch.setattr(mcp_client, "HOLD_S", HOUR_S)
 
 
 async def without_progress(decision_stage: DecisionStage) -> Calling:
     client = with_decision_stage(decision_stage, EndpointClient)
-    return client, _asked(client, {})
+    return client, _pay_answer(client, {})
 
 
 async def with_progress(decision_stage: DecisionStage) -> Calling:
     client = with_decision_stage(decision_stage, EndpointClient)
-    return client, _asked(client, {}, meta={"progressToken": "p"})
+    return client, _pay_answer(client, {}, meta={"progressToken": "p"})
 
 
 async def without_events(decision_stage: DecisionStage) -> Calling:
@@ -56,10 +56,10 @@ async def second_round(decision_stage: DecisionStage) -> Calling:
     first = answer_of(await call_with_responses(client, "pay", capabilities=PAGES))
     (key,) = first["inputRequests"]
     more = {"inputResponses": {key: ACCEPT_ANSWER}, "requestState": first["requestState"]}
-    return client, _asked(client, PAGES, **more)
+    return client, _pay_answer(client, PAGES, **more)
 
 
-async def _asked(client: EndpointClient, capabilities: Any, **more: Any) -> Any:
+async def _pay_answer(client: EndpointClient, capabilities: Any, **more: Any) -> Any:
     return answer_of(await call_with_responses(client, "pay", capabilities=capabilities, **more))
 
 

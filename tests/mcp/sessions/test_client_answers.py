@@ -80,14 +80,14 @@ async def test_de_10_an_answer_arrives_although_its_notification_is_lost(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The waiting process also polls for the answer."""
-    monkeypatch.setattr(client, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(client, "POLL_S", 0.02)
     live = replicas.call(replicas.one, "ask_name")
     request = await next_request(live)
 
-    async def vanishes(topic: str, message: bytes) -> None:
+    async def lose_message(topic: str, message: bytes) -> None:
         return
 
-    monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", vanishes)
+    monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", lose_message)
     await replicas.answer(replicas.two, request["id"], result=ACCEPTED_FORM)
 
     assert await session_result_text(live) == (False, "accept Ann")

@@ -112,10 +112,10 @@ async def test_s_11_only_the_newest_stream_of_a_session_gets_messages(
     await run_ready_tasks()
     if lost:
 
-        async def vanishes(topic: str, message: bytes) -> None:
+        async def lose_message(topic: str, message: bytes) -> None:
             return
 
-        monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", vanishes)
+        monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", lose_message)
     newer = await replicas.get(replicas.two).opened()
     await run_ready_tasks()
     if lost:

@@ -26,7 +26,7 @@ def a_session() -> McpSession:
     ]
 
 
-class Two:
+class RegistryPair:
     """Two processes' registers over the same stores; counts what is read of the database."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,11 +65,13 @@ class Two:
 
 
 @pytest.fixture
-def two_registries(monkeypatch: pytest.MonkeyPatch) -> Two:
-    return Two(monkeypatch)
+def two_registries(monkeypatch: pytest.MonkeyPatch) -> RegistryPair:
+    return RegistryPair(monkeypatch)
 
 
-async def test_a_record_is_read_once_and_not_for_every_request(two_registries: Two) -> None:
+async def test_a_record_is_read_once_and_not_for_every_request(
+    two_registries: RegistryPair,
+) -> None:
     """A read for each request would cost more than the request."""
     session = a_session()
     for _ in range(100):
@@ -78,7 +80,9 @@ async def test_a_record_is_read_once_and_not_for_every_request(two_registries: T
     assert two_registries.reads == 1
 
 
-async def test_a_change_at_another_process_applies_to_the_next_request(two_registries: Two) -> None:
+async def test_a_change_at_another_process_applies_to_the_next_request(
+    two_registries: RegistryPair,
+) -> None:
     """Both processes apply a new log level and the end of the session."""
     session = a_session()
     for register in (two_registries.here, two_registries.there):
@@ -97,7 +101,9 @@ async def test_a_change_at_another_process_applies_to_the_next_request(two_regis
     assert len(two_registries.here) == len(two_registries.there) == 0
 
 
-async def test_after_a_lost_notification_the_record_is_read_again_soon(two_registries: Two) -> None:
+async def test_after_a_lost_notification_the_record_is_read_again_soon(
+    two_registries: RegistryPair,
+) -> None:
     """A replica that missed the notification reads the record again within seconds."""
     session = a_session()
     await two_registries.level(two_registries.here, session)
@@ -109,7 +115,9 @@ async def test_after_a_lost_notification_the_record_is_read_again_soon(two_regis
     assert await two_registries.here.channel("acme", session) is None
 
 
-async def test_a_change_while_the_record_is_read_is_not_missed(two_registries: Two) -> None:
+async def test_a_change_while_the_record_is_read_is_not_missed(
+    two_registries: RegistryPair,
+) -> None:
     """Neither the first reader nor a concurrent request gets the old record."""
     session = a_session()
     await two_registries.level(two_registries.here, session)
@@ -128,7 +136,7 @@ async def test_a_change_while_the_record_is_read_is_not_missed(two_registries: T
 
 
 async def test_without_a_shared_store_every_request_reads(
-    two_registries: Two, monkeypatch: pytest.MonkeyPatch
+    two_registries: RegistryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No notification could arrive, so no record is cached."""
 
@@ -145,7 +153,7 @@ async def test_without_a_shared_store_every_request_reads(
 
 
 async def test_the_number_of_remembered_sessions_is_bounded(
-    two_registries: Two, monkeypatch: pytest.MonkeyPatch
+    two_registries: RegistryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The longest unused sessions are dropped, with their subscriptions."""
     monkeypatch.setattr(channel, "MAX_REMEMBERED_SESSIONS", 10)
@@ -170,7 +178,7 @@ async def test_the_number_of_remembered_sessions_is_bounded(
 
 
 async def test_two_concurrent_first_requests_keep_one_subscription(
-    two_registries: Two, monkeypatch: pytest.MonkeyPatch
+    two_registries: RegistryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second follow of the topic is closed again."""
     shared_store = two_registries.shared_store.of("acme")

@@ -23,7 +23,7 @@ class ResumptionStep:
     gates: dict[str, asyncio.Event]
 
     @classmethod
-    def let(cls, name: str) -> None:
+    def release(cls, name: str) -> None:
         cls.gates.setdefault(name, asyncio.Event()).set()
 
     @classmethod
@@ -132,11 +132,11 @@ async def test_s_12_another_process_sends_the_events_that_the_client_missed(vers
     live = replicas.call(replicas.one, "walk", steps=["a", "b"])
     seen, _ = await live.event()
     live.hang_up()
-    ResumptionStep.let("a")
+    ResumptionStep.release("a")
 
     again = replicas.resume(replicas.two, seen)
     missed, report = await again.event()
-    ResumptionStep.let("b")
+    ResumptionStep.release("b")
     rest = await again.rest()
 
     assert report["params"]["message"] == "a"
@@ -155,7 +155,7 @@ async def test_s_12_a_client_that_resumes_after_the_end_gets_the_answer(
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen = await first_event_id(live)
     live.hang_up()
-    ResumptionStep.let("a")
+    ResumptionStep.release("a")
     await live.over()
 
     for replica in (replicas.two, replicas.one):
@@ -175,7 +175,7 @@ async def test_s_11_only_the_newest_connection_gets_messages(replicas: EndpointP
     last = await replicas.resume(replicas.one, seen).opened()
     assert await again.block() is None
 
-    ResumptionStep.let("a")
+    ResumptionStep.release("a")
 
     assert text((await last.rest())[-1]) == "arrived"
     await live.over()
@@ -196,7 +196,7 @@ async def test_s_06_a_call_can_close_its_connection_and_continue(
     assert await live.block() is None
 
     again = replicas.resume(replicas.two, seen)
-    ResumptionStep.let("a")
+    ResumptionStep.release("a")
 
     assert [text(message) for message in await again.rest()] == ["rested"]
 
@@ -213,7 +213,7 @@ async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
     again = await replicas.resume(replicas.two, seen).opened()
     for _ in range(50):
         await asyncio.sleep(0)
-    ResumptionStep.let("a")
+    ResumptionStep.release("a")
 
     assert text((await again.event())[1]) == "rested"
     assert await again.block() is None
@@ -227,7 +227,7 @@ async def test_s_07_older_revisions_keep_their_connection(version: str) -> None:
     ResumptionStep.gates = {}
     replicas = await EndpointPair(pack.tools.values(), version=version).open()
     live = replicas.call(replicas.one, "rest", until="a")
-    ResumptionStep.let("a")
+    ResumptionStep.release("a")
     await live.over()
 
     assert live.headers["content-type"] == "application/json"
@@ -258,7 +258,7 @@ async def test_s_12_an_event_id_is_refused_for_another_session_or_caller(
     replicas.become(a_caller(subject="bob"))
     replicas.session = mine
     assert (await replicas.resume(replicas.two, seen).opened()).status == 404
-    ResumptionStep.let("a")
+    ResumptionStep.release("a")
     assert text((await live.rest())[-1]) == "arrived"
 
 
@@ -311,7 +311,7 @@ async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
     assert live.taken > taken
     assert event_log.until > before
     live.hang_up()
-    ResumptionStep.let("a")
+    ResumptionStep.release("a")
 
     rest = await replicas.resume(replicas.two, seen).rest()
 
@@ -334,7 +334,7 @@ async def test_s_12_a_resumed_stream_ends_if_its_event_log_disappears(
 
     assert await again.rest() == []
     assert (await replicas.resume(replicas.two, seen).opened()).status == 400
-    ResumptionStep.let("a")
+    ResumptionStep.release("a")
     await live.over()
 
 

@@ -32,16 +32,16 @@ async def tell(ctx: CallContext) -> str:
 @pack.tool()
 async def hang(ctx: CallContext) -> str:
     """Wait forever."""
-    Hung.begun.set()
+    HangingCall.begun.set()
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        Hung.stopped.set()
+        HangingCall.stopped.set()
         raise
     return ""
 
 
-class Hung:
+class HangingCall:
     """What happened to the call that never ends."""
 
     begun = asyncio.Event()
@@ -157,14 +157,18 @@ async def test_a_client_of_event_streams_receives_more_than_a_client_of_json() -
 
 async def test_a_disconnect_cancels_a_request_without_a_session() -> None:
     """A notification could not: there is no session to find the request in."""
-    Hung.begun, Hung.stopped, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    HangingCall.begun, HangingCall.stopped, leave = (
+        asyncio.Event(),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
     client = EndpointClient(pack.tools.values())
     body = message("tools/call", {"name": "hang", "arguments": {}})
     async with asyncio.timeout(20):
         calling = asyncio.create_task(client.send(body, hang_up=leave))
-        await Hung.begun.wait()
+        await HangingCall.begun.wait()
         leave.set()
-        await Hung.stopped.wait()
+        await HangingCall.stopped.wait()
         await calling
 
 

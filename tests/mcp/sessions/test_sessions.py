@@ -263,11 +263,11 @@ async def test_concurrent_changes_of_a_session_are_all_kept() -> None:
     def add(uri: str) -> Any:
         return lambda record: replace(record, subscriptions=(*record.subscriptions, uri))
 
-    async def meddle(record: SessionRecord) -> None:
+    async def change_log_level(record: SessionRecord) -> None:
         await store.replace(session.key, replace(record, log_level="error"), expires_at=9e9)
 
     before = await store.get(session.key)
-    await meddle(before)
+    await change_log_level(before)
     await asyncio.gather(*(revise(store, shared_store, session, add(str(n))) for n in range(5)))
     await revise(store, shared_store, session, lambda record: replace(record, ended=True))
     await revise(store, shared_store, session, lambda record: replace(record, ended=False))

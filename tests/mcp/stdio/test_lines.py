@@ -26,7 +26,7 @@ def test_a_line_is_read_whole_or_reported_as_too_long(
     """A line that is too long takes no other with it."""
     data = b"\n".join(texts) + (b"\n" if ended else b"")
     lines = LineReader(LIMIT)
-    got = [line for piece in pieces_of(data, sizes) for line in lines.cut(piece)]
+    got = [line for piece in pieces_of(data, sizes) for line in lines.split(piece)]
     got += lines.unfinished_line()
 
     expected = [
@@ -40,11 +40,11 @@ def test_a_line_is_read_whole_or_reported_as_too_long(
 def test_an_endless_line_is_dropped_as_it_arrives() -> None:
     """It is reported once, and the next line counts again."""
     lines = LineReader(LIMIT)
-    got = [line for _ in range(1000) for line in lines.cut(b"x" * 100)]
+    got = [line for _ in range(1000) for line in lines.split(b"x" * 100)]
     assert len(got) == 1
     assert len(lines._unfinished) == 0
 
-    assert [*lines.cut(b"x\nnext\n")] == [b"next"]
+    assert [*lines.split(b"x\nnext\n")] == [b"next"]
 
 
 EVENTS = (

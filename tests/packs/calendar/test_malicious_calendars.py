@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.packs.calendar.test_recurrence import asked, document, event
+from tests.packs.calendar.test_recurrence import document, event, worker_answer
 
 pytestmark = pytest.mark.requirement("P7")
 
@@ -61,7 +61,7 @@ GOOD_EVENT = event("DTSTART:20260327T090000Z", "SUMMARY:seen", uid="good")
 
 def test_an_event_that_cannot_be_read_hides_no_other() -> None:
     """The answer names the event and the reason, and has the other events of the calendar."""
-    answer = asked(
+    answer = worker_answer(
         {name: document(text, GOOD_EVENT) for name, (text, _) in EVENTS.items()}, seconds=2
     )
 
@@ -96,7 +96,7 @@ DOCUMENTS = {
 
 def test_a_document_that_cannot_be_read_hides_no_other() -> None:
     """For any document, the answer has no content of the machine's files."""
-    answer = asked(DOCUMENTS | {"good": document(GOOD_EVENT)})
+    answer = worker_answer(DOCUMENTS | {"good": document(GOOD_EVENT)})
 
     assert "seen" in [event["summary"] for event in answer["events"]]
     assert "root:" not in str(answer)
@@ -109,7 +109,7 @@ def test_hundreds_of_hostile_events_leave_time_for_another_calendar() -> None:
         for number in range(150)
     )
 
-    answer = asked({"bad": document(bad), "good": document(GOOD_EVENT)}, seconds=0.5)
+    answer = worker_answer({"bad": document(bad), "good": document(GOOD_EVENT)}, seconds=0.5)
 
     assert [event["summary"] for event in answer["events"]] == ["seen"]
     assert len(answer["left_out"]) == 150

@@ -66,7 +66,9 @@ BERLIN = ZoneInfo("Europe/Berlin")
 RANGE_START, RANGE_END = datetime(2026, 3, 25, tzinfo=BERLIN), datetime(2026, 4, 2, tzinfo=BERLIN)
 
 
-def asked(documents: dict[str, str], *, words: list[str] | None = None, seconds: float = 6) -> Any:
+def worker_answer(
+    documents: dict[str, str], *, words: list[str] | None = None, seconds: float = 6
+) -> Any:
     """Return the worker's answer for calendars with one document each, in Berlin."""
     request = {
         "start": RANGE_START.isoformat(),
@@ -257,7 +259,7 @@ RECURRENCE_CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
 @pytest.fixture(scope="module")
 def expanded_cases() -> dict[str, list[tuple[str, str | None]]]:
     """Return the events of all cases; each case is a calendar of its own."""
-    answer = asked({name: text for name, (text, _) in RECURRENCE_CASES.items()})
+    answer = worker_answer({name: text for name, (text, _) in RECURRENCE_CASES.items()})
     assert (answer["unreadable"], answer["left_out"]) == ([], [])
     events: dict[str, list[tuple[str, str | None]]] = {name: [] for name in RECURRENCE_CASES}
     for event in answer["events"]:
@@ -301,7 +303,7 @@ def test_the_answer_has_all_fields_of_an_event() -> None:
         ),
     )
 
-    first, second = asked({"team": text})["events"]
+    first, second = worker_answer({"team": text})["events"]
 
     assert first["description"].endswith("long long [cut]")
     assert first == {
@@ -330,12 +332,14 @@ def test_an_event_must_contain_all_search_words() -> None:
         event(DAILY_START, "SUMMARY:Other", uid="two"),
     )
 
-    def sought(*words: str) -> list[str]:
-        return [event["summary"] for event in asked({"a": text}, words=list(words))["events"]]
+    def found_summaries(*words: str) -> list[str]:
+        return [
+            event["summary"] for event in worker_answer({"a": text}, words=list(words))["events"]
+        ]
 
-    assert sought("büro") == ["Stand-up", "Retro BÜRO"]
-    assert sought("stand", "7") == ["Stand-up"]
-    assert sought("stand", "retro") == []
+    assert found_summaries("büro") == ["Stand-up", "Retro BÜRO"]
+    assert found_summaries("stand", "7") == ["Stand-up"]
+    assert found_summaries("stand", "retro") == []
 
 
 RULES = st.builds(
@@ -349,7 +353,7 @@ RULES = st.builds(
 )
 
 
-def by_another_way(rule: str) -> list[str]:
+def times_by_dateutil(rule: str) -> list[str]:
     """Return the same times by dateutil alone, in local time."""
     start, _, recurs = rule.partition("\n")
     begins = datetime.strptime(start[-15:], "%Y%m%dT%H%M%S")
@@ -366,9 +370,9 @@ def by_another_way(rule: str) -> list[str]:
 @given(st.lists(RULES, min_size=10, max_size=20, unique=True))
 def test_recurrence_rules_agree_with_dateutil(rules: list[str]) -> None:
     """Gatepost finds the same occurrences as dateutil."""
-    answer = asked({rule: document(event(rule)) for rule in rules})
+    answer = worker_answer({rule: document(event(rule)) for rule in rules})
     starts: dict[str, list[str]] = {rule: [] for rule in rules}
     for recurring in answer["events"]:
         starts[recurring["calendar"]].append(recurring["start"])
 
-    assert starts == {rule: by_another_way(rule) for rule in rules}
+    assert starts == {rule: times_by_dateutil(rule) for rule in rules}

@@ -51,14 +51,18 @@ REFUSED_SETTINGS = [
 
 
 @pytest.mark.parametrize(
-    ("calendar", "setting", "says"), REFUSED_SETTINGS, ids=[str(bad[0]) for bad in REFUSED_SETTINGS]
+    ("calendar", "setting", "expected_text"),
+    REFUSED_SETTINGS,
+    ids=[str(bad[0]) for bad in REFUSED_SETTINGS],
 )
-def test_invalid_calendars_are_reported(calendar: dict[str, Any], setting: str, says: str) -> None:
+def test_invalid_calendars_are_reported(
+    calendar: dict[str, Any], setting: str, expected_text: str
+) -> None:
     """The error names the calendar and the reason, and shows no password."""
     (fault,) = msgspec.convert({"calendars": {"a": calendar}}, CalendarSettings).faults()
 
     assert fault.setting == setting
-    assert says in fault.message
+    assert expected_text in fault.message
     assert "w0rd" not in fault.message + fault.hint
 
 

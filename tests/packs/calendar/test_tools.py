@@ -326,13 +326,13 @@ FAILING_CALLS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @both
-@each(("arguments", "kind", "says"), FAILING_CALLS, ids=[str(fail[0]) for fail in FAILING_CALLS])
+@each(("arguments", "kind", "reason"), FAILING_CALLS, ids=[str(fail[0]) for fail in FAILING_CALLS])
 def test_a_failure_names_the_argument_or_calendar_and_the_reason(
     calendar_servers: CalendarServers,
     agent: PackCaller,
     arguments: dict[str, Any],
     kind: str,
-    says: str,
+    reason: str,
 ) -> None:
     """It shows no password and no secret address."""
     pages = {
@@ -348,7 +348,7 @@ def test_a_failure_names_the_argument_or_calendar_and_the_reason(
     reply = agent.call("calendar_read", **(MARCH | arguments))
 
     assert reply.failure is not None
-    assert re.search(says, reply.failure), reply.failure
+    assert re.search(reason, reply.failure), reply.failure
     assert reply.kind in (None, kind)
     assert "9f2c" not in reply.failure
     assert USERS["ada-of-acme"] not in reply.failure

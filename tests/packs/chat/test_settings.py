@@ -42,14 +42,18 @@ REFUSED_SETTINGS = [
 
 
 @each(
-    ("channels", "setting", "says"), REFUSED_SETTINGS, ids=[str(bad[0]) for bad in REFUSED_SETTINGS]
+    ("channels", "setting", "expected_text"),
+    REFUSED_SETTINGS,
+    ids=[str(bad[0]) for bad in REFUSED_SETTINGS],
 )
-def test_invalid_channels_are_reported(channels: dict[str, Any], setting: str, says: str) -> None:
+def test_invalid_channels_are_reported(
+    channels: dict[str, Any], setting: str, expected_text: str
+) -> None:
     """The error names the channel and the reason, and does not show the URL."""
     (fault,) = msgspec.convert({"channels": channels}, ChatSettings).faults()
 
     assert fault.setting == setting
-    assert says in fault.message
+    assert expected_text in fault.message
     assert "w0rd" not in fault.message + fault.hint
 
 

@@ -35,7 +35,7 @@ class WebhookServer(HttpServer):
         self.statuses: dict[str, int] = {}
 
     @property
-    def came(self) -> list[tuple[str, Any]]:
+    def received_requests(self) -> list[tuple[str, Any]]:
         """Return the path and the JSON of each request."""
         return [(request.path, request.json) for request in self.asked]
 
@@ -146,7 +146,10 @@ def test_a_cancelled_call_ends_the_worker(chat_servers: ChatServers) -> None:
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as caller:
         caller.sendall(request("POST", "/tool/chat_send/call", head, body))
         eventually(
-            lambda: chat_servers.web.came[-1:] and chat_servers.web.came[-1][0] == "/slow-one",
+            lambda: (
+                chat_servers.web.received_requests[-1:]
+                and chat_servers.web.received_requests[-1][0] == "/slow-one"
+            ),
             within=20,
         )
 
@@ -161,14 +164,18 @@ def test_a_message_reaches_a_webhook(chat_servers: ChatServers, protocol: Any) -
         "chat_send", channel="team", message=text, title="News"
     )
 
-    path, came = chat_servers.web.came[-1]
+    path, received_requests = chat_servers.web.received_requests[-1]
     assert reply.failure is None, reply.failure
     assert reply.value == {
         "channel": "team",
         "delivered": [{"service": "JSON", "parts": 1}],
         "failed": [],
     }
-    assert (path, came["message"], came["title"]) == ("/hook/t0ken-9f2c", text, "News")
+    assert (path, received_requests["message"], received_requests["title"]) == (
+        "/hook/t0ken-9f2c",
+        text,
+        "News",
+    )
 
 
 def test_a_message_reaches_a_mailbox(chat_servers: ChatServers) -> None:
@@ -196,10 +203,13 @@ def test_a_slack_compatible_webhook_gets_text(chat_servers: ChatServers) -> None
 
     reply = agent.call("chat_send", channel="team", message="Up *again*")
 
-    path, came = chat_servers.web.came[-1]
+    path, received_requests = chat_servers.web.received_requests[-1]
     assert reply.value["delivered"] == [{"service": "Mattermost", "parts": 1}]
-    assert (path, came["text"]) == ("/hooks/3ccdd113474722377935511fc85d3dd4", "Up *again*")
-    assert "github" not in str(came)
+    assert (path, received_requests["text"]) == (
+        "/hooks/3ccdd113474722377935511fc85d3dd4",
+        "Up *again*",
+    )
+    assert "github" not in str(received_requests)
 
 
 def test_a_long_message_is_sent_in_several_parts(chat_servers: ChatServers) -> None:
@@ -214,8 +224,10 @@ def test_a_long_message_is_sent_in_several_parts(chat_servers: ChatServers) -> N
     longer = agent.call("chat_send", channel="team", message=text * 2)
 
     assert reply.value["delivered"] == [{"service": "Mattermost", "parts": 3}]
-    came = " ".join(came["text"] for _, came in chat_servers.web.came)
-    assert came.replace(" ", "") == text.replace(" ", "")
+    received_requests = " ".join(
+        received_requests["text"] for _, received_requests in chat_servers.web.received_requests
+    )
+    assert received_requests.replace(" ", "") == text.replace(" ", "")
     assert longer.kind == "validation"
     assert re.search("would become [5-6] messages there, and at most 3", longer.failure or "")
 
@@ -247,7 +259,7 @@ def test_a_channel_that_is_bound_to_hosts_is_refused(chat_servers: ChatServers) 
 
     assert reply.kind == "denied"
     assert "is bound to example.com, and it cannot be told where" in str(reply.failure)
-    assert chat_servers.web.came == []
+    assert chat_servers.web.received_requests == []
 
 
 # What the channel's secret holds ({web} and {smtp} are allowed), what the provider answers, and
@@ -278,12 +290,12 @@ FAILING_CALLS: list[tuple[str, int, str, str]] = [
 
 
 @each(
-    ("url", "status", "kind", "says"),
+    ("url", "status", "kind", "expected_text"),
     FAILING_CALLS,
     ids=[f"{url} {status}" for url, status, *_ in FAILING_CALLS],
 )
 def test_a_failure_explains_the_problem_without_the_url(
-    chat_servers: ChatServers, url: str, status: int, kind: str, says: str
+    chat_servers: ChatServers, url: str, status: int, kind: str, expected_text: str
 ) -> None:
     """It names the channel; the URL is a secret."""
     chat_servers.web.statuses["/a/t0ken-9f2c"] = status
@@ -294,7 +306,7 @@ def test_a_failure_explains_the_problem_without_the_url(
     reply = agent.call("chat_send", channel="team", message="x")
 
     assert reply.failure is not None
-    assert re.search(says, reply.failure), reply.failure
+    assert re.search(expected_text, reply.failure), reply.failure
     assert reply.kind == kind
     assert "9f2c" not in reply.failure
 
@@ -312,7 +324,7 @@ def test_a_failure_is_a_tool_result_over_mcp(chat_servers: ChatServers) -> None:
 
 @each("protocol", ["mcp", "rest"])
 @each(
-    ("arguments", "kind", "says"),
+    ("arguments", "kind", "expected_text"),
     [
         ({"channel": "taem"}, "not_found", "no channel 'taem'. There are: team, everybody"),
         ({"channel": "everybody"}, "not_found", "no secret OTHER_CHAT_URL"),
@@ -323,7 +335,11 @@ def test_a_failure_is_a_tool_result_over_mcp(chat_servers: ChatServers) -> None:
     ],
 )
 def test_a_wrong_argument_is_named(
-    chat_servers: ChatServers, protocol: Any, arguments: dict[str, str], kind: str, says: str
+    chat_servers: ChatServers,
+    protocol: Any,
+    arguments: dict[str, str],
+    kind: str,
+    expected_text: str,
 ) -> None:
     """So is a missing secret; nothing is sent before both are checked."""
     chat_servers.web.asked.clear()
@@ -331,9 +347,9 @@ def test_a_wrong_argument_is_named(
 
     reply = chat_servers.agent(protocol).call("chat_send", **(usual | arguments))
 
-    assert re.search(says, reply.failure or ""), reply.failure
+    assert re.search(expected_text, reply.failure or ""), reply.failure
     assert reply.kind in (None, kind)
-    assert chat_servers.web.came == []
+    assert chat_servers.web.received_requests == []
 
 
 def test_tenants_with_the_same_channel_name_are_isolated(chat_servers: ChatServers) -> None:
@@ -347,7 +363,10 @@ def test_tenants_with_the_same_channel_name_are_isolated(chat_servers: ChatServe
     for name, agent in zip(("one", "two"), workers, strict=True):
         assert agent.call("chat_send", channel="team", message=name).failure is None
 
-    assert [(path, came["message"]) for path, came in chat_servers.web.came] == [
+    assert [
+        (path, received_requests["message"])
+        for path, received_requests in chat_servers.web.received_requests
+    ] == [
         ("/of-one", "one"),
         ("/of-two", "two"),
     ]

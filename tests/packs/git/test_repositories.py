@@ -27,9 +27,9 @@ REFUSED_FOLDERS = {
 }
 
 
-@pytest.mark.parametrize(("args", "says"), REFUSED_FOLDERS.values(), ids=REFUSED_FOLDERS)
+@pytest.mark.parametrize(("args", "expected_text"), REFUSED_FOLDERS.values(), ids=REFUSED_FOLDERS)
 def test_an_invalid_path_is_an_error_of_the_caller(
-    mcp_agent: PackCaller, args: list[str], says: str
+    mcp_agent: PackCaller, args: list[str], expected_text: str
 ) -> None:
     """Names and depths that no file system takes must not be failures of the server."""
     mcp_agent.call("fs_write_text", path="file", text="x")
@@ -38,7 +38,7 @@ def test_an_invalid_path_is_an_error_of_the_caller(
 
     reply = mcp_agent.call("git", args=args)
     assert reply.failure is not None
-    assert says in reply.failure
+    assert expected_text in reply.failure
     assert reply.kind in (None, "validation", "not_found")
 
 

@@ -319,18 +319,18 @@ def test_a_failure_explains_the_problem_to_the_model(
 
 
 @pytest.mark.parametrize(
-    ("repo", "least", "most"),
+    ("repo", "min_retry_s", "max_retry_s"),
     [("spent", 80, 90), ("hasty", 7, 7), ("flooded", 60, 60), ("resting", 11, 11)],
 )
 def test_a_rate_limit_failure_has_its_retry_time(
-    server: PackServer, repo: str, least: int, most: int
+    server: PackServer, repo: str, min_retry_s: int, max_retry_s: int
 ) -> None:
     """GitHub names the time in one of several headers."""
     agent = server.agent_with("rest", GITHUB_TOKEN=TOKEN)
 
     answer = RestClient(server, agent.token).call("github_list_issues", {"repo": f"octo/{repo}"})
 
-    assert least <= answer.json["retry_after"] <= most
+    assert min_retry_s <= answer.json["retry_after"] <= max_retry_s
 
 
 @pytest.mark.parametrize("tool", ["github_list_issues", "github_create_issue"])

@@ -123,7 +123,7 @@ def test_an_operation_is_described(agent: PackCaller, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "kind", "says"),
+    ("tool", "arguments", "kind", "expected_text"),
     [
         ("gitlab_openapi_spec", {"spec_url": "URL/gone"}, "validation", "answered 404"),
         ("gitlab_openapi_spec", {"spec_url": "URL/bytes"}, "validation", "not UTF-8 text"),
@@ -143,7 +143,7 @@ def test_an_operation_is_described(agent: PackCaller, path: str) -> None:
 )
 @by_rest
 def test_a_failure_explains_the_problem_to_the_model(
-    agent: PackCaller, url: str, tool: str, arguments: dict[str, Any], kind: str, says: str
+    agent: PackCaller, url: str, tool: str, arguments: dict[str, Any], kind: str, expected_text: str
 ) -> None:
     """The failure is the same over both protocols."""
     arguments = {
@@ -153,7 +153,7 @@ def test_a_failure_explains_the_problem_to_the_model(
     reply = agent.call(tool, **arguments)
 
     assert reply.kind in (None, kind)
-    assert re.search(says, str(reply.failure)), reply
+    assert re.search(expected_text, str(reply.failure)), reply
 
 
 def test_the_description_is_fetched_once_an_hour_by_each_tenant(

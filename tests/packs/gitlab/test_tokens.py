@@ -260,7 +260,7 @@ def test_a_token_is_removed_from_every_response(
 
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize(
-    "wrong",
+    "arguments",
     [
         {"path": "/../x"},
         {"method": "TRACE"},
@@ -270,11 +270,11 @@ def test_a_token_is_removed_from_every_response(
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_a_token_is_in_no_failure(
-    agent: PackCaller, forge_servers: ForgeServers, wrong: dict[str, Any]
+    agent: PackCaller, forge_servers: ForgeServers, arguments: dict[str, Any]
 ) -> None:
     """A token in the place of another argument is in no failure either."""
     reply = gitlab_result(
-        agent, forge_servers, wrong.get("path", "/projects"), token=OAUTH, **wrong
+        agent, forge_servers, arguments.get("path", "/projects"), token=OAUTH, **arguments
     )
     elsewhere = gitlab_result(agent, forge_servers, f"/a/../{OAUTH}", token=OAUTH)
 

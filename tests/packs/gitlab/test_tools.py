@@ -49,7 +49,7 @@ def test_a_list_is_read(agent: PackCaller, forge_servers: ForgeServers) -> None:
     assert "authorization" not in request.headers
 
 
-class Works(NamedTuple):
+class WorkingCall(NamedTuple):
     """A call, and what of its answer is looked at."""
 
     path: str
@@ -71,24 +71,24 @@ RAW_FILE_PATH = "/projects/1/repository/files/docs%2FREADME.md/raw"
 BLANK_TITLE_ERROR = {"message": {"title": ["can't be blank"]}}
 
 WORKING_CALLS = [
-    Works("/projects/1", {}, 200, DEMO),
-    Works("projects/group%2Fdemo", {}, 200, DEMO),
-    Works("/projects/1", {"method": "get"}, 200, DEMO),
-    Works("/projects/1/issues", {"method": "HEAD"}, 200, None, ""),
-    Works(
+    WorkingCall("/projects/1", {}, 200, DEMO),
+    WorkingCall("projects/group%2Fdemo", {}, 200, DEMO),
+    WorkingCall("/projects/1", {"method": "get"}, 200, DEMO),
+    WorkingCall("/projects/1/issues", {"method": "HEAD"}, 200, None, ""),
+    WorkingCall(
         "/projects/1/issues/1",
         {"method": "PUT", "json_body": {"title": "ü", "labels": ["a"]}},
         200,
         {"iid": 1, "title": "ü", "labels": ["a"]},
     ),
-    Works("/projects/1/issues/1", {"method": "DELETE"}, 204, None, ""),
-    Works(
+    WorkingCall("/projects/1/issues/1", {"method": "DELETE"}, 204, None, ""),
+    WorkingCall(
         "/projects/1/echo",
         {"method": "PATCH", "form": {"a": "b c", "list": [1, True], "o": {"x": "y"}}},
         200,
         {"a": ["b c"], "list[]": ["1", "true"], "o[x]": ["y"]},
     ),
-    Works(
+    WorkingCall(
         "/projects/1/uploads",
         {"method": "POST", "files": [UPLOAD], "form": {"note": "x"}},
         201,
@@ -97,27 +97,27 @@ WORKING_CALLS = [
             "markdown": "![x](/uploads/x)",
         },
     ),
-    Works(
+    WorkingCall(
         RAW_FILE_PATH,
         {"params": {"ref": "main"}},
         200,
         None,
         README.decode(),
     ),
-    Works(f"{RAW_FILE_PATH}?ref=main", {}, 200, None, README.decode()),
-    Works("/moved", {}, 200, DEMO),
-    Works("/html", {}, 200, None, "<p>Sign in</p>"),
-    Works("/latin", {}, 200, None, "ü"),
-    Works("/wrong", {}, 200, None, '{"a": '),
-    Works("/deep", {"max_bytes": 10_000}, 200, None, "[" * 5_000 + "]" * 5_000),
-    Works("/null", {}, 200, None, "null"),
-    Works("/projects/1", {"include_text": False}, 200, DEMO),
-    Works("/projects/2", {}, 404, {"message": "404 Project Not Found"}),
-    Works("/forbidden", {}, 403, {"message": "403 Forbidden", "error": "insufficient_scope"}),
-    Works("/projects/1/issues", {"method": "POST", "json_body": {}}, 400, BLANK_TITLE_ERROR),
-    Works("/flooded", {}, 429, None, "Retry later\n"),
-    Works("/broken", {}, 500, {"message": "500 Internal Server Error"}),
-    Works("/projects/1", {"token": "glpat-wrong"}, 401, {"message": "401 Unauthorized"}),
+    WorkingCall(f"{RAW_FILE_PATH}?ref=main", {}, 200, None, README.decode()),
+    WorkingCall("/moved", {}, 200, DEMO),
+    WorkingCall("/html", {}, 200, None, "<p>Sign in</p>"),
+    WorkingCall("/latin", {}, 200, None, "ü"),
+    WorkingCall("/wrong", {}, 200, None, '{"a": '),
+    WorkingCall("/deep", {"max_bytes": 10_000}, 200, None, "[" * 5_000 + "]" * 5_000),
+    WorkingCall("/null", {}, 200, None, "null"),
+    WorkingCall("/projects/1", {"include_text": False}, 200, DEMO),
+    WorkingCall("/projects/2", {}, 404, {"message": "404 Project Not Found"}),
+    WorkingCall("/forbidden", {}, 403, {"message": "403 Forbidden", "error": "insufficient_scope"}),
+    WorkingCall("/projects/1/issues", {"method": "POST", "json_body": {}}, 400, BLANK_TITLE_ERROR),
+    WorkingCall("/flooded", {}, 429, None, "Retry later\n"),
+    WorkingCall("/broken", {}, 500, {"message": "500 Internal Server Error"}),
+    WorkingCall("/projects/1", {"token": "glpat-wrong"}, 401, {"message": "401 Unauthorized"}),
 ]
 
 
@@ -126,7 +126,7 @@ WORKING_CALLS = [
 )
 @by_mcp
 def test_every_response_of_gitlab_is_returned(
-    agent: PackCaller, forge_servers: ForgeServers, case: Works
+    agent: PackCaller, forge_servers: ForgeServers, case: WorkingCall
 ) -> None:
     """Refusals of GitLab, too, are answers and no failures."""
     reply = gitlab_result(agent, forge_servers, case.path, **case.arguments)

@@ -105,19 +105,19 @@ def test_a_credential_is_sent_to_its_own_origin_only(agent: PackCaller, petstore
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected_text"),
     [
         ({"headers": {"authorization": "mine"}}, "carries the API's credential"),
         ({"headers": {"AUTHORIZATION": "mine"}}, "carries the API's credential"),
     ],
 )
 def test_a_caller_cannot_replace_a_configured_header(
-    agent: PackCaller, petstore: Petstore, arguments: dict[str, Any], says: str
+    agent: PackCaller, petstore: Petstore, arguments: dict[str, Any], expected_text: str
 ) -> None:
     """With two headers of one name the server would choose one."""
     load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
 
-    assert says in str(call(agent, **arguments).failure)
+    assert expected_text in str(call(agent, **arguments).failure)
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Other: b", "tok€n-of-nobody", "x" * 9000])

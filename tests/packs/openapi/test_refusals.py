@@ -14,7 +14,7 @@ __all__ = ["petstore", "server"]  # fixtures
 pytestmark = pytest.mark.requirement("X7")
 
 
-class Refused(NamedTuple):
+class RefusedCall(NamedTuple):
     """A call that fails: with what kind, and in which words."""
 
     tool: str
@@ -31,124 +31,126 @@ def calls(
 
 THING_PATH = "/things/{id}/parts/{part}"
 FAILING_CALLS = [
-    Refused("openapi_load", {"name": "x"}, "validation", "either spec_url or spec_content"),
-    Refused(
+    RefusedCall("openapi_load", {"name": "x"}, "validation", "either spec_url or spec_content"),
+    RefusedCall(
         "openapi_load",
         {"name": "x", "spec_url": "http://x", "spec_content": "{}"},
         "validation",
         "either spec_url or",
     ),
-    Refused(
+    RefusedCall(
         "openapi_load",
         {"name": "../x", "spec_content": INLINE_DOCUMENT},
         "validation",
         "`name` must begin",
     ),
-    Refused("openapi_load", {"name": "x", "spec_content": "{]"}, "validation", "not valid JSON"),
-    Refused(
+    RefusedCall(
+        "openapi_load", {"name": "x", "spec_content": "{]"}, "validation", "not valid JSON"
+    ),
+    RefusedCall(
         "openapi_load",
         {"name": "x", "spec_content": "a: [1"},
         "validation",
         "not valid YAML at line 2",
     ),
-    Refused(
+    RefusedCall(
         "openapi_load",
         {"name": "x", "spec_content": "hello: world"},
         "validation",
         "neither `openapi`",
     ),
-    Refused(
+    RefusedCall(
         "openapi_load",
         {"name": "x", "spec_content": "swagger: '1.2'"},
         "validation",
         "'1.2' is not supported",
     ),
-    Refused(
+    RefusedCall(
         "openapi_load",
         {"name": "x", "spec_url": "SHOP/broken.json"},
         "validation",
         "not valid JSON",
     ),
-    Refused(
+    RefusedCall(
         "openapi_load",
         {"name": "x", "spec_url": "SHOP/v2/gone"},
         "validation",
         "Failed to fetch .*404",
     ),
-    Refused(
+    RefusedCall(
         "openapi_load", {"name": "x", "spec_url": "http://127.0.0.1:8081/x"}, "denied", "127.0.0.1"
     ),
-    Refused("openapi_load", {"name": "x", "spec_url": "ftp://x/y"}, "denied", "."),
-    Refused(
+    RefusedCall("openapi_load", {"name": "x", "spec_url": "ftp://x/y"}, "denied", "."),
+    RefusedCall(
         "openapi_load",
         {"name": "x", "spec_content": INLINE_DOCUMENT, "base_url_override": "ftp://x"},
         "validation",
         "cannot be called",
     ),
-    Refused(
+    RefusedCall(
         "openapi_load",
         {"name": "x", "spec_content": INLINE_DOCUMENT, "auth_header_name": "Host"},
         "validation",
         "'Host' is not",
     ),
-    Refused(
+    RefusedCall(
         "openapi_load",
         {"name": "x", "spec_content": INLINE_DOCUMENT, "auth_header": "Token trun"},
         "validation",
         "has 4 characters besides its scheme",
     ),
-    Refused(
+    RefusedCall(
         "openapi_list_endpoints",
         {"name": "no"},
         "not_found",
         "API 'no' not found. Loaded are: echo, new, old",
     ),
-    Refused("openapi_list_endpoints", {"name": "echo", "limit": 0}, "validation", "limit"),
-    Refused("openapi_list_endpoints", {"name": "echo", "offset": -1}, "validation", "offset"),
-    Refused("openapi_get_operation", calls(api="no"), "not_found", "API 'no' not found"),
-    Refused(
+    RefusedCall("openapi_list_endpoints", {"name": "echo", "limit": 0}, "validation", "limit"),
+    RefusedCall("openapi_list_endpoints", {"name": "echo", "offset": -1}, "validation", "offset"),
+    RefusedCall("openapi_get_operation", calls(api="no"), "not_found", "API 'no' not found"),
+    RefusedCall(
         "openapi_get_operation",
         calls("/pet/7", api="old"),
         "not_found",
         r"Similar paths are: /pet/\{petId\}",
     ),
-    Refused(
+    RefusedCall(
         "openapi_get_operation", calls("/pets", api="old"), "not_found", "Similar paths are: /pet"
     ),
-    Refused(
+    RefusedCall(
         "openapi_get_operation",
         calls("/pet", "PATCH", api="old"),
         "not_found",
         "That path has PUT, POST",
     ),
-    Refused("openapi_call", calls(api="no"), "not_found", "API 'no' not found"),
-    Refused("openapi_call", calls("/nowhere"), "not_found", "There is no GET /nowhere in echo"),
-    Refused(
+    RefusedCall("openapi_call", calls(api="no"), "not_found", "API 'no' not found"),
+    RefusedCall("openapi_call", calls("/nowhere"), "not_found", "There is no GET /nowhere in echo"),
+    RefusedCall(
         "openapi_call",
         calls(THING_PATH, path_params={"id": 1}),
         "validation",
         "Missing required path parameters: `part`",
     ),
-    Refused(
+    RefusedCall(
         "openapi_call",
         calls(THING_PATH),
         "validation",
         "Missing required path parameters: `id`, `part`",
     ),
-    Refused(
+    RefusedCall(
         "openapi_call",
         calls(THING_PATH, path_params={"id": "", "part": None}),
         "validation",
         "`id`, `part`",
     ),
-    Refused(
+    RefusedCall(
         "openapi_call",
         calls(THING_PATH, path_params={"id": 1, "part": 2, "x": 3}),
         "validation",
         "no path parameter `x`; it takes: `id`, `part`",
     ),
     *[
-        Refused(
+        RefusedCall(
             "openapi_call",
             calls(THING_PATH, path_params={"id": step, "part": 2}),
             "validation",
@@ -156,17 +158,19 @@ FAILING_CALLS = [
         )
         for step in ("..", ".", "a/../b", "..\\x", "%2e%2e/x", "a/.")
     ],
-    Refused(
+    RefusedCall(
         "openapi_call",
         calls(THING_PATH, path_params={"id": {"a": {}}, "part": 2}),
         "validation",
         "not a string, a number",
     ),
-    Refused("openapi_call", calls("/form", "POST"), "validation", "POST /form needs a `body`"),
-    Refused("openapi_call", calls("/form", "POST", body=[1]), "validation", "must be an object"),
-    Refused("openapi_call", calls(body={}), "validation", "takes no `body`"),
-    Refused("openapi_call", calls("/text", "POST", body={}), "validation", "must be text"),
-    Refused(
+    RefusedCall("openapi_call", calls("/form", "POST"), "validation", "POST /form needs a `body`"),
+    RefusedCall(
+        "openapi_call", calls("/form", "POST", body=[1]), "validation", "must be an object"
+    ),
+    RefusedCall("openapi_call", calls(body={}), "validation", "takes no `body`"),
+    RefusedCall("openapi_call", calls("/text", "POST", body={}), "validation", "must be text"),
+    RefusedCall(
         "openapi_call",
         calls(
             "/pet/{petId}/uploadImage",
@@ -179,7 +183,7 @@ FAILING_CALLS = [
         "not base64",
     ),
     *[
-        Refused("openapi_call", calls(headers={name: value}), "validation", says)
+        RefusedCall("openapi_call", calls(headers={name: value}), "validation", says)
         for name, value, says in (
             ("Host", "evil", "'Host' cannot be given"),
             ("Content-Length", "1", "cannot be given"),
@@ -188,9 +192,9 @@ FAILING_CALLS = [
             ("X-A", "a\r\nX-B: c", "that a header cannot hold"),
         )
     ],
-    Refused("openapi_call", calls("/elsewhere"), "denied", "127.0.0.1"),
-    Refused("openapi_call", calls(timeout_s=0), "validation", "timeout_s"),
-    Refused("openapi_call", calls(max_response_bytes=0), "validation", "max_response_bytes"),
+    RefusedCall("openapi_call", calls("/elsewhere"), "denied", "127.0.0.1"),
+    RefusedCall("openapi_call", calls(timeout_s=0), "validation", "timeout_s"),
+    RefusedCall("openapi_call", calls(max_response_bytes=0), "validation", "max_response_bytes"),
 ]
 
 
@@ -207,7 +211,7 @@ def agent_with_apis(
 
 @each("case", FAILING_CALLS, ids=lambda case: f"{case.tool} {case.arguments}"[:90])
 def test_a_failure_explains_the_problem_to_the_model(
-    agent_with_apis: PackCaller, petstore: Petstore, case: Refused
+    agent_with_apis: PackCaller, petstore: Petstore, case: RefusedCall
 ) -> None:
     """This covers every documented error, and mistakes of an agent."""
     arguments = {

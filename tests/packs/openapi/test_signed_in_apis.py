@@ -160,7 +160,7 @@ def test_a_third_party_pack_signs_in_too(api: SignedInApi, server: PackServer) -
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "expected_text"),
     [
         ("elsewhere", "is bound to things.example.com and is not sent to"),
         ("upstreams_only", "names no hosts"),
@@ -168,13 +168,13 @@ def test_a_third_party_pack_signs_in_too(api: SignedInApi, server: PackServer) -
     ],
 )
 def test_a_caller_cannot_send_a_credential_elsewhere(
-    api: SignedInApi, server: PackServer, name: str, says: str
+    api: SignedInApi, server: PackServer, name: str, expected_text: str
 ) -> None:
     """The table names the hosts; for another host no token is requested."""
     refused = server.agent("rest", "acme").call("ask_as", name=name, url=api.server.url)
 
     assert refused.kind == "denied"
-    assert says in str(refused.failure)
+    assert expected_text in str(refused.failure)
     assert CLIENT_SECRET not in str(refused)
     assert (api.issued, api.asked) == ([], [])
 

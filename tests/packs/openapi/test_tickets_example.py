@@ -72,7 +72,7 @@ def test_a_ticket_is_created_and_found(agent: PackCaller, server: PackServer) ->
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "says"),
+    ("tool", "arguments", "expected_text"),
     [
         ("zendesk_create_ticket", {"subject": "x"}, "`description` is required"),
         (
@@ -86,13 +86,13 @@ def test_a_ticket_is_created_and_found(agent: PackCaller, server: PackServer) ->
     ],
 )
 def test_an_error_names_the_invalid_argument(
-    agent: PackCaller, tool: str, arguments: dict[str, Any], says: str
+    agent: PackCaller, tool: str, arguments: dict[str, Any], expected_text: str
 ) -> None:
     """The schema refuses a call before it is sent; the help desk's own errors are passed on."""
     reply = agent.call(tool, **arguments)
 
     assert reply.kind in (None, "validation")
-    assert re.search(says, str(reply.failure)), reply
+    assert re.search(expected_text, str(reply.failure)), reply
 
 
 def test_the_schemas_are_those_of_the_page(server: PackServer) -> None:

@@ -188,7 +188,7 @@ def test_a_decision_counts_at_every_replica_at_once(script_server: ScriptServer)
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder):
         here, remote = (
             script_server.agent("mcp", "shared"),
-            script_server.elsewhere("mcp", "shared"),
+            script_server.agent_of_other_process("mcp", "shared"),
         )
         script_server.put("mine", FIRST_SCRIPT, "shared")
         before = [answer(here), answer(remote)]
@@ -224,7 +224,7 @@ def _sha256(text: str) -> str:
 
 
 @pytest.fixture
-def asked(script_server: ScriptServer) -> Any:
+def run_scripts_command(script_server: ScriptServer) -> Any:
     """Return a function that runs `gatepost scripts …` as a process."""
 
     def ask(*arguments: str) -> tuple[int, str, str]:
@@ -234,24 +234,24 @@ def asked(script_server: ScriptServer) -> Any:
 
 
 def test_an_administrator_approves_only_the_content_that_was_shown(
-    script_server: ScriptServer, asked: Any
+    script_server: ScriptServer, run_scripts_command: Any
 ) -> None:
     """The digest names it, while the server runs; changed content is not approved."""
     agent = script_server.agent("mcp")
     who = ("--tenant", agent.tenant)
     script_server.put("mine", "# \x1b[2J\u202ehidden\n" + FIRST_SCRIPT, agent.tenant)
     before = answer(agent)
-    code, output, _ = asked("approve", "mine", *who)
+    code, output, _ = run_scripts_command("approve", "mine", *who)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", output)
     still = answer(agent)
     script_server.put("mine", OTHER_SCRIPT, agent.tenant)
     agent.call("script_run", name="mine")
-    stale, _, says = asked("approve", "mine", "--digest", digest, *who)
+    stale, _, says = run_scripts_command("approve", "mine", "--digest", digest, *who)
     unchanged = answer(agent)
     script_server.put("mine", FIRST_SCRIPT, agent.tenant)
-    _, shown_again, _ = asked("approve", "mine", *who)
+    _, shown_again, _ = run_scripts_command("approve", "mine", *who)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", shown_again)
-    approved, _, _ = asked("approve", "mine.star", "--digest", digest, *who)
+    approved, _, _ = run_scripts_command("approve", "mine.star", "--digest", digest, *who)
 
     assert (code, stale, approved) == (0, 1, 0)
     assert "\\x1b[2J\\u202ehidden" in output
@@ -262,7 +262,7 @@ def test_an_administrator_approves_only_the_content_that_was_shown(
 
 
 def test_an_administrator_lists_approved_waiting_and_allowed_scripts(
-    script_server: ScriptServer, asked: Any
+    script_server: ScriptServer, run_scripts_command: Any
 ) -> None:
     """A revocation counts at once."""
     agent = script_server.agent("mcp")
@@ -273,9 +273,9 @@ def test_an_administrator_lists_approved_waiting_and_allowed_scripts(
     script_server.put("quiet", FIRST_SCRIPT, agent.tenant)
     answer(agent)
     agent.call("script_exec", code="1")
-    _, listed, _ = asked("list", *who)
+    _, listed, _ = run_scripts_command("list", *who)
     states = sorted(tuple(line.split()[:2]) for line in listed.splitlines()[1:])
-    gone, _, _ = asked("revoke", "mine", *who)
+    gone, _, _ = run_scripts_command("revoke", "mine", *who)
 
     assert [
         state for state in states if state[0] in ("mine", "quiet", "weather", "new_feature")
@@ -291,9 +291,9 @@ def test_an_administrator_lists_approved_waiting_and_allowed_scripts(
     assert script_server.waiting(agent.tenant)[0].startswith("exec-")
 
 
-def test_the_command_reports_an_unknown_tenant(asked: Any) -> None:
+def test_the_command_reports_an_unknown_tenant(run_scripts_command: Any) -> None:
     """The exit code is 1, and an impossible tenant is not listed as an empty one."""
-    code, _, says = asked("list", "--tenant", "../acme")
+    code, _, says = run_scripts_command("list", "--tenant", "../acme")
 
     assert code == 1
     assert says.endswith("Error: The configuration has no tenant ../acme.")

@@ -227,7 +227,7 @@ def test_a_server_that_stops_leaves_no_process(script_server: ScriptServer) -> N
     """Its scripts end after the drain time of their callers."""
     reply: list[ToolResult] = []
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder) as server:
-        agent = script_server.elsewhere("rest", "stopped")
+        agent = script_server.agent_of_other_process("rest", "stopped")
         thread = started_call(agent, reply)
         eventually(lambda: children_of(server.process.pid), within=30)
         (process,) = children_of(server.process.pid)

@@ -183,13 +183,17 @@ MALFORMED_REPLIES = {
 }
 
 
-@each("says", MALFORMED_REPLIES.values(), ids=MALFORMED_REPLIES.keys())
-async def test_any_output_of_a_worker_ends_in_a_failure_with_a_sentence(says: str) -> None:
+@each("malformed_reply", MALFORMED_REPLIES.values(), ids=MALFORMED_REPLIES.keys())
+async def test_any_output_of_a_worker_ends_in_a_failure_with_a_sentence(
+    malformed_reply: str,
+) -> None:
     """An attacker may control its interpreter."""
     before = children()
 
     with pytest.raises(ScriptFailed) as ended:
-        await run("1", command=(sys.executable, "-I", "-S", "-c", WORKER_PROLOGUE + says))
+        await run(
+            "1", command=(sys.executable, "-I", "-S", "-c", WORKER_PROLOGUE + malformed_reply)
+        )
 
     failure = failure_of(ended.value, "x.star", SETTINGS).failure
     assert failure.message.startswith("Script 'x.star' ")

@@ -138,7 +138,7 @@ class ScriptServer(PackServer):
         }
         (self.folder / "gatepost.toml").write_text(toml_file(configured), encoding="utf-8")
 
-    def elsewhere(self, protocol: Protocol, tenant: str) -> PackCaller:
+    def agent_of_other_process(self, protocol: Protocol, tenant: str) -> PackCaller:
         """Return an agent that calls the other process, which runs with that configuration."""
         agent = self.agent(protocol, tenant)
         agent.gatepost = copy.copy(self)
@@ -165,8 +165,8 @@ class ScriptServer(PackServer):
         # In the server's own loop: SQLite loses its locks when one process opens a file twice.
         return self.run(work())
 
-    def approve(self, tenant: str, name: str, text: str, place: Place = "workspace") -> None:
-        script = Script(name, text.encode(), place)
+    def approve(self, tenant: str, name: str, text: str, location: Place = "workspace") -> None:
+        script = Script(name, text.encode(), location)
         self.at_approvals(tenant, lambda approvals: approvals.approve(script, by=ADMIN))
 
     def approve_code(self, tenant: str, code: str) -> None:
@@ -340,7 +340,7 @@ def test_a_rejection_counts_at_every_replica(script_server: ScriptServer) -> Non
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder):
         here, remote = (
             script_server.agent("mcp", "far"),
-            script_server.elsewhere("mcp", "far"),
+            script_server.agent_of_other_process("mcp", "far"),
         )
         script_server.put("mine", FIRST_SCRIPT, "far")
         before = [run(here).failure, run(remote).failure]

@@ -30,14 +30,16 @@ WRONG_SETTINGS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("settings", "setting", "says"), WRONG_SETTINGS, ids=[str(row[0]) for row in WRONG_SETTINGS]
+    ("settings", "setting", "expected_text"),
+    WRONG_SETTINGS,
+    ids=[str(row[0]) for row in WRONG_SETTINGS],
 )
 def test_an_invalid_setting_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
     setting: str,
-    says: str,
+    expected_text: str,
 ) -> None:
     """The error names the setting before the server starts."""
     monkeypatch.chdir(tmp_path)
@@ -48,7 +50,7 @@ def test_an_invalid_setting_is_named(
     faults = list(ScriptsSettings(**settings).faults())
 
     assert setting in [fault.setting for fault in faults]
-    assert any(says in fault.message for fault in faults)
+    assert any(expected_text in fault.message for fault in faults)
 
 
 def test_the_default_settings_are_valid() -> None:

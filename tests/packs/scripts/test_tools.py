@@ -235,17 +235,17 @@ CALLED_TOOLS = [
 
 @pytest.mark.requirement("P10")
 @pytest.mark.parametrize(
-    ("tool", "kind", "says"), CALLED_TOOLS, ids=[row[0] for row in CALLED_TOOLS]
+    ("tool", "kind", "expected_text"), CALLED_TOOLS, ids=[row[0] for row in CALLED_TOOLS]
 )
 def test_a_tool_that_needs_input_or_approval_fails_within_a_script(
-    agent: PackCaller, tool: str, kind: str, says: str
+    agent: PackCaller, tool: str, kind: str, expected_text: str
 ) -> None:
     """A script cannot wait for an answer: it would start again and repeat all its calls."""
     reply = agent.call("script_run", name="tools", function="attempt", args=[tool, {}])
 
     assert reply.failure is None
     assert reply.value["value"]["kind"] == kind
-    assert says in reply.value["value"]["error"]
+    assert expected_text in reply.value["value"]["error"]
 
 
 @pytest.mark.requirement("P10")
@@ -282,9 +282,9 @@ def test_progress_is_reported_while_a_script_runs(script_server: ScriptServer) -
 
 
 @pytest.mark.requirement("P11")
-@pytest.mark.parametrize(("mode", "says"), [("off", "turned off"), ("free", None)])
+@pytest.mark.parametrize(("mode", "expected_text"), [("off", "turned off"), ("free", None)])
 def test_script_exec_can_be_unrestricted_or_disabled(
-    tmp_path: Path, mode: str, says: str | None
+    tmp_path: Path, mode: str, expected_text: str | None
 ) -> None:
     """The operator decides; if it is off, no code runs."""
     with open_script_server(tmp_path, exec=mode) as script_server:
@@ -293,7 +293,7 @@ def test_script_exec_can_be_unrestricted_or_disabled(
             script_server.approve_code(agent.tenant, "1 + 1")
         reply = agent.call("script_exec", code="1 + 1")
 
-    if says is None:
+    if expected_text is None:
         assert reply.value == {"value": 2, "printed": ""}
     else:
-        assert (reply.kind, says in str(reply.failure)) == ("denied", True)
+        assert (reply.kind, expected_text in str(reply.failure)) == ("denied", True)

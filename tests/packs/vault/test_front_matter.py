@@ -69,8 +69,8 @@ HOSTILE_HEADS = [
 
 
 @pytest.mark.requirement("P5")
-@each(("yaml", "says"), [h[1:] for h in HOSTILE_HEADS], ids=[h[0] for h in HOSTILE_HEADS])
-def test_unreadable_front_matter_is_part_of_the_text(yaml: str, says: str) -> None:
+@each(("yaml", "expected_text"), [h[1:] for h in HOSTILE_HEADS], ids=[h[0] for h in HOSTILE_HEADS])
+def test_unreadable_front_matter_is_part_of_the_text(yaml: str, expected_text: str) -> None:
     """The note is kept whole, and the model gets the reason."""
     text = f"---\n{yaml}\n---\nbody"
     matter = split(text)
@@ -78,7 +78,7 @@ def test_unreadable_front_matter_is_part_of_the_text(yaml: str, says: str) -> No
     assert (matter.values, matter.body) == (None, text)
     assert matter.problem is not None
     assert matter.problem.startswith("The front matter ")
-    assert says in matter.problem
+    assert expected_text in matter.problem
 
 
 @pytest.mark.requirement("P5")

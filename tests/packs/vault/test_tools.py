@@ -123,7 +123,7 @@ def test_a_long_note_is_cut_and_says_so(agent: PackCaller) -> None:
     assert "Cut after 300000 characters; the note has 700000 bytes." in value["remarks"][0]
 
 
-class Written(NamedTuple):
+class WriteCase(NamedTuple):
     """What is written over what, and what stands there then."""
 
     before: str | None
@@ -135,39 +135,39 @@ class Written(NamedTuple):
 FRONT_MATTER = "---\n# mine\na: 1\nday: 2024-01-31\n---\n"
 
 WRITE_CASES = [
-    Written(None, {"content": "x\n"}, "x\n"),
-    Written(None, {"content": "x", "front_matter": {"a": [1]}}, "---\na:\n- 1\n---\nx"),
-    Written(None, {"content": "x", "append": True}, "x"),
-    Written("old", {"content": "x"}, "x"),
-    Written(f"{FRONT_MATTER}old", {"content": "x"}, f"{FRONT_MATTER}x"),
-    Written(f"{FRONT_MATTER}old", {"content": "---\nb: 2\n---\nx"}, "---\nb: 2\n---\nx"),
-    Written(
+    WriteCase(None, {"content": "x\n"}, "x\n"),
+    WriteCase(None, {"content": "x", "front_matter": {"a": [1]}}, "---\na:\n- 1\n---\nx"),
+    WriteCase(None, {"content": "x", "append": True}, "x"),
+    WriteCase("old", {"content": "x"}, "x"),
+    WriteCase(f"{FRONT_MATTER}old", {"content": "x"}, f"{FRONT_MATTER}x"),
+    WriteCase(f"{FRONT_MATTER}old", {"content": "---\nb: 2\n---\nx"}, "---\nb: 2\n---\nx"),
+    WriteCase(
         f"{FRONT_MATTER}old",
         {"content": "---\nb: [\n---\nx"},
         f"{FRONT_MATTER}---\nb: [\n---\nx",
         "not valid YAML",
     ),
-    Written(
+    WriteCase(
         f"{FRONT_MATTER}old",
         {"content": "x", "front_matter": {"a": None, "b": "c"}},
         "---\n# mine\nday: 2024-01-31\nb: c\n---\nx",
     ),
-    Written(f"{FRONT_MATTER}old", {"content": "x", "front_matter": {}}, f"{FRONT_MATTER}x"),
-    Written(f"{FRONT_MATTER}old", {"content": "x", "append": True}, f"{FRONT_MATTER}old\nx"),
-    Written("old\n", {"content": "---\nb: 2\n---\n", "append": True}, "old\n---\nb: 2\n---\n"),
-    Written(
+    WriteCase(f"{FRONT_MATTER}old", {"content": "x", "front_matter": {}}, f"{FRONT_MATTER}x"),
+    WriteCase(f"{FRONT_MATTER}old", {"content": "x", "append": True}, f"{FRONT_MATTER}old\nx"),
+    WriteCase("old\n", {"content": "---\nb: 2\n---\n", "append": True}, "old\n---\nb: 2\n---\n"),
+    WriteCase(
         f"{FRONT_MATTER}old\n",
         {"content": "x", "append": True, "front_matter": {"a": 2}},
         "---\n# mine\na: 2\nday: 2024-01-31\n---\nold\nx",
     ),
-    Written("---\na: [\n---\nold", {"content": "x"}, "x"),
-    Written("---\na: [\n---\nold", {"content": "x", "append": True}, "---\na: [\n---\nold\nx"),
+    WriteCase("---\na: [\n---\nold", {"content": "x"}, "x"),
+    WriteCase("---\na: [\n---\nold", {"content": "x", "append": True}, "---\na: [\n---\nold\nx"),
 ]
 
 
 @pytest.mark.parametrize("case", WRITE_CASES, ids=[str(n) for n in range(len(WRITE_CASES))])
 @by_mcp
-def test_a_note_is_written_and_its_front_matter_kept(agent: PackCaller, case: Written) -> None:
+def test_a_note_is_written_and_its_front_matter_kept(agent: PackCaller, case: WriteCase) -> None:
     """The call replaces or appends text, and leaves properties that it does not name."""
     if case.before is not None:
         filled_vault(agent, {"New/Note.md": case.before})

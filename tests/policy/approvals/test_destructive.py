@@ -62,7 +62,7 @@ CALLS = [
 
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize(
-    ("settings", "asks"),
+    ("settings", "needs_approval"),
     [
         ({"destructive": None}, True),
         ({"destructive": "ask"}, True),
@@ -71,7 +71,7 @@ CALLS = [
     ],
 )
 def test_a_destructive_call_runs_only_when_a_person_or_the_operator_says_so(
-    idp: Idp, settings: dict[str, Any], asks: bool
+    idp: Idp, settings: dict[str, Any], needs_approval: bool
 ) -> None:
     """A form that only reads needs no approval; neither does a tool that is not marked."""
     free = {"create_on_first_use": True}
@@ -83,7 +83,7 @@ def test_a_destructive_call_runs_only_when_a_person_or_the_operator_says_so(
             label = next(LABELS)
             answer = RestClient(server, token).call(tool, {**arguments, "label": label})
 
-            waits = asks and destroys
+            waits = needs_approval and destroys
             assert answer.status == (503 if waits else 200), (tool, arguments, answer)
             assert (label in RUN_TOOLS) is not waits
             if waits:

@@ -151,13 +151,13 @@ REFUSED_GRANTS = {
 }
 
 
-@pytest.mark.parametrize(("scope", "why"), REFUSED_GRANTS.values(), ids=REFUSED_GRANTS)
-async def test_an_invalid_grant_is_refused(scope: dict[str, Any], why: str) -> None:
+@pytest.mark.parametrize(("scope", "expected_error"), REFUSED_GRANTS.values(), ids=REFUSED_GRANTS)
+async def test_an_invalid_grant_is_refused(scope: dict[str, Any], expected_error: str) -> None:
     """The request is not approved, either."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 
-    with pytest.raises(Undecidable, match=why):
+    with pytest.raises(Undecidable, match=expected_error):
         await granted(replica, {"what": "a"}, **scope)
     assert len(await replica.service.waiting(ACME)) == 1
     assert await replica.service.granting.all(ACME) == []

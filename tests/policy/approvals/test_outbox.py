@@ -66,7 +66,7 @@ class OutboxSenders:
         self.clock = ManualClock()
         self.clock.now = 1_001.0
 
-    def told(self) -> list[str]:
+    def delivered_events(self) -> list[str]:
         """Return the event of each message that the receiver took, in order."""
         return [id_.split("_")[3] for id_ in self.receiver.ids]
 
@@ -93,9 +93,9 @@ DELIVERIES: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] =
 }
 
 
-@pytest.mark.parametrize(("answers", "times", "why"), DELIVERIES.values(), ids=DELIVERIES)
+@pytest.mark.parametrize(("answers", "times", "reason"), DELIVERIES.values(), ids=DELIVERIES)
 async def test_a_message_is_retried_at_fixed_times(
-    records: Records, answers: list[int | ToolFailure], times: list[float], why: str | None
+    records: Records, answers: list[int | ToolFailure], times: list[float], reason: str | None
 ) -> None:
     """The times do not depend on the replica, and a restart does not change them."""
     outbox = OutboxSenders(records, *answers)
@@ -112,7 +112,7 @@ async def test_a_message_is_retried_at_fixed_times(
     assert {*outbox.receiver.ids} == {"msg_a1_requested"}
     assert await outbox.left() == 0
     given_up = [event["reason"] for event in logs if event["event"] == "webhook_given_up"]
-    assert given_up == ([] if why is None else [why])
+    assert given_up == ([] if reason is None else [reason])
 
 
 async def test_another_process_sends_a_message_after_the_lease(records: Records) -> None:
@@ -264,7 +264,7 @@ async def test_decisions_about_a_script_are_sent_in_order(records: Records) -> N
     assert await services[0].withdraw(ACME) == 1
     deployment.revokes = lambda caller: False
     await send_due_messages(senders[1])
-    assert outbox.told() == ["rejected"]  # those after it wait for it
+    assert outbox.delivered_events() == ["rejected"]  # those after it wait for it
 
     deployment.clock.now += 1.0
     await services[1].approve(ACME, await submitted(), ADMIN)
@@ -272,10 +272,17 @@ async def test_decisions_about_a_script_are_sent_in_order(records: Records) -> N
         while await outbox.left():
             await asyncio.gather(*map(send_due_messages, senders))
 
-    assert outbox.told() == ["rejected", "rejected", "approved", "revoked", "withdrawn", "approved"]
+    assert outbox.delivered_events() == [
+        "rejected",
+        "rejected",
+        "approved",
+        "revoked",
+        "withdrawn",
+        "approved",
+    ]
 
 
-class Cut(MemoryRecords):
+class InterruptibleRecords(MemoryRecords):
     """Records that do not answer while `cut` is set."""
 
     cut = True
@@ -291,7 +298,9 @@ class Cut(MemoryRecords):
         return await super().lease_messages(now, until, holder, most)
 
 
-async def outage_result(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
+async def outage_result(
+    cut: InterruptibleRecords, *, times: int
+) -> tuple[Sequence[Any], list[str]]:
     """Return what is logged while more than *times* polls fail, and what is sent afterwards."""
     outbox = OutboxSenders(cut)
     await cut.of(ACME).outbox.add(outbox_message())
@@ -315,7 +324,7 @@ async def test_an_outage_is_logged_once_and_the_message_is_sent_later(
 ) -> None:
     """The log says once that the database does not answer; later the delayed message is sent."""
     monkeypatch.setattr("gatepost.policy.approvals.webhook.POLL_S", 0.01)
-    logs, ids = await outage_result(Cut(), times=3)
+    logs, ids = await outage_result(InterruptibleRecords(), times=3)
 
     assert [log["event"] for log in logs] == ["webhook_held_up"]
     assert ids == ["msg_a1_requested"]
@@ -324,7 +333,7 @@ async def test_an_outage_is_logged_once_and_the_message_is_sent_later(
 async def test_polling_continues_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected error of a poll is logged by its type only, as its text may hold a secret."""
     monkeypatch.setattr(background, "PAUSE_S", 0.01)
-    cut = Cut()
+    cut = InterruptibleRecords()
     cut.error = RuntimeError("secret-4711")
     logs, _ = await outage_result(cut, times=1)
 

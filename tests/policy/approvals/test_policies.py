@@ -116,14 +116,16 @@ CONDITIONS = {
 }
 
 
-@pytest.mark.parametrize(("when", "arguments", "needs"), CONDITIONS.values(), ids=CONDITIONS)
+@pytest.mark.parametrize(
+    ("condition", "arguments", "needs_approval"), CONDITIONS.values(), ids=CONDITIONS
+)
 def test_a_condition_decides_which_calls_need_approval(
-    when: str, arguments: bytes, needs: bool
+    condition: str, arguments: bytes, needs_approval: bool
 ) -> None:
     """A call needs approval if the condition cannot be evaluated."""
-    rules = {"rules": [{"tools": ["git"], "when": when}]}
+    rules = {"rules": [{"tools": ["git"], "when": condition}]}
 
-    assert (need_of(rules, arguments) is not None) is needs
+    assert (need_of(rules, arguments) is not None) is needs_approval
 
 
 def test_matching_rules_add_up() -> None:
@@ -149,10 +151,12 @@ VERSIONS: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("settings", "same"), VERSIONS.values(), ids=VERSIONS)
-def test_relevant_settings_change_the_policy_version(settings: dict[str, Any], same: bool) -> None:
+@pytest.mark.parametrize(("settings", "is_same_version"), VERSIONS.values(), ids=VERSIONS)
+def test_relevant_settings_change_the_policy_version(
+    settings: dict[str, Any], is_same_version: bool
+) -> None:
     """An approval counts as long as nothing changes that decides about its tool."""
-    assert (plan(**settings)["pay"].version == plan()["pay"].version) is same
+    assert (plan(**settings)["pay"].version == plan()["pay"].version) is is_same_version
 
 
 REFUSED_CONDITIONS = {

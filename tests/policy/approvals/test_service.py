@@ -54,23 +54,25 @@ REFUSED_APPROVERS: dict[str, tuple[Approver, str]] = {
 
 
 @pytest.mark.requirement("A7")
-@pytest.mark.parametrize(("who", "why"), REFUSED_APPROVERS.values(), ids=REFUSED_APPROVERS)
-async def test_an_unfit_approver_can_neither_approve_nor_reject(who: Approver, why: str) -> None:
+@pytest.mark.parametrize(("approver", "reason"), REFUSED_APPROVERS.values(), ids=REFUSED_APPROVERS)
+async def test_an_unfit_approver_can_neither_approve_nor_reject(
+    approver: Approver, reason: str
+) -> None:
     """The request still waits."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
 
-    with pytest.raises(Undecidable, match=why):
-        await replica.service.approve(ACME, request.id, who)
-    with pytest.raises(Undecidable, match=why):
-        await replica.service.reject(ACME, request.id, who, "no")
+    with pytest.raises(Undecidable, match=reason):
+        await replica.service.approve(ACME, request.id, approver)
+    with pytest.raises(Undecidable, match=reason):
+        await replica.service.reject(ACME, request.id, approver, "no")
 
     assert [request.id for request in await replica.service.waiting(ACME)] == [request.id]
-    if why != "no such request":
-        objection = replica.service.objection(request, who)
+    if reason != "no such request":
+        objection = replica.service.objection(request, approver)
         assert objection is not None
-        assert why in objection
+        assert reason in objection
 
 
 ACCEPTED_APPROVERS: dict[str, tuple[Approver, list[str]]] = {
@@ -86,15 +88,15 @@ ACCEPTED_APPROVERS: dict[str, tuple[Approver, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("who", "by"), ACCEPTED_APPROVERS.values(), ids=ACCEPTED_APPROVERS)
-async def test_a_fit_approver_can_approve(who: Approver, by: list[str]) -> None:
+@pytest.mark.parametrize(("approver", "by"), ACCEPTED_APPROVERS.values(), ids=ACCEPTED_APPROVERS)
+async def test_a_fit_approver_can_approve(approver: Approver, by: list[str]) -> None:
     """An approver has the role, is named by a rule, or is the operator of the server."""
     deployment = ApprovalDeployment(rules=[{"tools": ["act"], "by": by}])
     replica = deployment.replica()
     request = await replica.asked(what="a")
 
-    assert replica.service.objection(request, who) is None
-    approved = await replica.service.approve(ACME, request.id, who)
+    assert replica.service.objection(request, approver) is None
+    approved = await replica.service.approve(ACME, request.id, approver)
 
     assert approved.state == "approved"
     assert text_of(await replica.call(what="a")) == "a 0 1"
@@ -253,14 +255,14 @@ BAD_EDITS = {
 }
 
 
-@pytest.mark.parametrize(("edited", "why"), BAD_EDITS.values(), ids=BAD_EDITS)
-async def test_an_edit_that_cannot_run_is_refused(edited: bytes, why: str) -> None:
+@pytest.mark.parametrize(("edited", "reason"), BAD_EDITS.values(), ids=BAD_EDITS)
+async def test_an_edit_that_cannot_run_is_refused(edited: bytes, reason: str) -> None:
     """The approver who made the edit gets the error at once."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
 
-    with pytest.raises(Undecidable, match=why):
+    with pytest.raises(Undecidable, match=reason):
         await replica.service.approve(ACME, request.id, BOB, edited=edited)
     assert len(await replica.service.waiting(ACME)) == 1
 

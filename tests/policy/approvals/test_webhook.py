@@ -30,7 +30,7 @@ PAGE = page_of("https://mcp.example.com/mcp")
 
 
 def change(
-    what: Any, state: Any = "waiting", until: float = 1_300.0, **settings: Any
+    change_kind: Any, state: Any = "waiting", until: float = 1_300.0, **settings: Any
 ) -> ApprovalChange:
     request = ApprovalRequest(
         id="a1",
@@ -44,7 +44,7 @@ def change(
         until=until,
         **settings,
     )
-    return ApprovalChange(what, request)
+    return ApprovalChange(change_kind, request)
 
 
 ALICE = DisplayedParty(subject="alice-4711", name="Alice 4711")
@@ -159,16 +159,18 @@ DELIVERY_ENDINGS: dict[str, tuple[int | ToolFailure, str | None]] = {
 }
 
 
-@pytest.mark.parametrize(("answer", "why"), DELIVERY_ENDINGS.values(), ids=DELIVERY_ENDINGS)
+@pytest.mark.parametrize(
+    ("answer", "expected_error"), DELIVERY_ENDINGS.values(), ids=DELIVERY_ENDINGS
+)
 async def test_only_a_2xx_answer_counts_as_delivered(
-    answer: int | ToolFailure, why: str | None
+    answer: int | ToolFailure, expected_error: str | None
 ) -> None:
     """Only an answer of 2xx counts as taken."""
     webhook, receiver = webhook_and_receiver(answer)
     message = webhook.message(change("requested"))
     assert message is not None
 
-    assert await webhook.send(message) == why
+    assert await webhook.send(message) == expected_error
     [(line, sent)] = receiver.got
     assert (line, sent["content"]) == (f"POST {URL}", message.body)
     assert sent["headers"]["webhook-id"] == "msg_a1_requested"

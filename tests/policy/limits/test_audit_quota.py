@@ -66,7 +66,7 @@ def server(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
         yield running
 
 
-def rows(url: str, tenant: str = "acme") -> list[AuditRow]:
+def audit_rows(url: str, tenant: str = "acme") -> list[AuditRow]:
     async def read_rows() -> list[AuditRow]:
         records = await open_records(url)
         every = await records.of(tenant).trail.chain(1).rows(0, 1000)
@@ -100,7 +100,7 @@ def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
         neighbour = running.client.call(running.token(org_id="globex"), "echo", TEXT)
         colleague = running.client.call(running.token(org_id="acme", sub="bob"), "echo", TEXT)
         listed = running.client.listed(token)
-    stored = rows(url)
+    stored = audit_rows(url)
     successes = [row for row in stored if row.outcome == "success" and "alice" in str(row.side)]
 
     assert error["code"] == -32000
@@ -140,7 +140,7 @@ def test_refusals_by_a_full_quota_share_one_audit_record(
             token = running.token(org_id="acme", client_id=f"client-{number}")
             for tool in ("echo", "whoami", "no-such-tool"):
                 assert failure(running.client.call(token, tool, TEXT))["code"] == -32000
-    records = [read(row) for row in rows(url)]
+    records = [read(row) for row in audit_rows(url)]
     refused = [record for record in records if record.outcome == "rate_limit"]
 
     assert len(records) == ran + 1
@@ -157,7 +157,7 @@ def test_replays_count_against_the_audit_quota(idp: Idp, url: str) -> None:
             agent.call("write", TEXT, ("Idempotency-Key", "same")) for _ in range(MAX_BYTES // 1000)
         ]
     statuses = [response.status for response in heard]
-    records = [read(row) for row in rows(url)]
+    records = [read(row) for row in audit_rows(url)]
 
     ran = statuses.count(200)
     assert statuses == [200] * ran + [429] * (len(statuses) - ran)

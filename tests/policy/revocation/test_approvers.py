@@ -127,15 +127,15 @@ class OpenApprovals:
         )
 
 
-@pytest.mark.parametrize("who", REVOKED_CALLERS)
+@pytest.mark.parametrize("case", REVOKED_CALLERS)
 async def test_an_order_ends_the_waiting_work_of_exactly_its_callers(
-    replicas: RevocationReplicas, who: str
+    replicas: RevocationReplicas, case: str
 ) -> None:
     """
     An order ends the requests, approvals, grants, tasks and held calls of its callers at both
     replicas; a caller that only shares an id, a client or a person with them keeps everything.
     """
-    order, theirs, others = REVOKED_CALLERS[who]
+    order, theirs, others = REVOKED_CALLERS[case]
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(replicas.service())
         by = approver(replicas)
@@ -152,18 +152,18 @@ async def test_an_order_ends_the_waiting_work_of_exactly_its_callers(
         assert refused.status_code == 401 or WITHDRAWN_TEXT.encode() in refused.content
         assert await bystander.is_there(service)
 
-        await assert_calls_ask_again(replicas, victim, theirs)
+        await assert_calls_need_new_approvals(replicas, victim, theirs)
         await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])
         assert await bystander.is_there(service)
         for name in (bystander.approved, bystander.granted):
             assert await paid(bystander.client, name, 1) == (200, f"paid {name}")
 
 
-async def assert_calls_ask_again(
-    replicas: RevocationReplicas, victim: OpenApprovals, theirs: dict[str, Any]
+async def assert_calls_need_new_approvals(
+    replicas: RevocationReplicas, victim: OpenApprovals, victim_claims: dict[str, Any]
 ) -> None:
     """Assert that a new sign-in needs new approvals at both replicas, and that no old call ran."""
-    async with replicas.later(**theirs) as client:
+    async with replicas.later(**victim_claims) as client:
         for at, name in enumerate((victim.approved, victim.granted)):
 
             async def asks(name: str = name, at: int = at) -> bool:

@@ -102,20 +102,20 @@ Back = Callable[[BackedUpServer, Path], str]
 """Takes a backup, puts it back for a server in another folder, and answers its `database`."""
 
 
-def sqlite(shop: BackedUpServer, elsewhere: Path) -> str:
+def sqlite(shop: BackedUpServer, new_folder: Path) -> str:
     """Run `gatepost backup` and put the copy in the place of the database's file."""
     output = shop.commands.succeed("backup", "kept.db")
     assert "Backed up the database to" in output.out
     assert (shop.folder / "kept.db").stat().st_mode & 0o777 == 0o600
-    shutil.copy(shop.folder / "kept.db", elsewhere / "gatepost.db")
+    shutil.copy(shop.folder / "kept.db", new_folder / "gatepost.db")
     return "sqlite:///gatepost.db"
 
 
 def postgresql(server: Postgres, stack: list[str]) -> Back:
     """Return a function that runs `pg_dump` and `pg_restore` as docs/storage.md says."""
 
-    def back(shop: BackedUpServer, elsewhere: Path) -> str:
-        dump = elsewhere / "gatepost.dump"
+    def back(shop: BackedUpServer, new_folder: Path) -> str:
+        dump = new_folder / "gatepost.dump"
         server.run("pg_dump", "--format=custom", f"--file={dump}", shop.database)
         server.run("pg_restore", "--exit-on-error", f"--dbname={stack[0]}", str(dump))
         return stack[0]
@@ -155,16 +155,16 @@ def test_a_backup_of_a_running_server_has_all_acknowledged_data(
         assert_data_restored(restored_server)
 
 
-def prepare_data(here: BackedUpServer) -> list[str]:
+def prepare_data(server: BackedUpServer) -> list[str]:
     """Store one record of each kind, acknowledged; return the ids of tasks."""
-    here.commands.succeed("secrets", "set", "KEY", "--tenant", "acme", typed=SECRET)
-    here.commands.succeed("revoke", "--subject", "mallory", "--reason", "left")
-    workspace = tenant_folder(here.folder / "workspaces", "acme")
+    server.commands.succeed("secrets", "set", "KEY", "--tenant", "acme", typed=SECRET)
+    server.commands.succeed("revoke", "--subject", "mallory", "--reason", "left")
+    workspace = tenant_folder(server.folder / "workspaces", "acme")
     workspace.mkdir(parents=True, exist_ok=True)
     (workspace / "note.txt").write_text("kept")
-    first = here.work("first")
+    first = server.work("first")
     body = json.dumps({"name": "x"}).encode()
-    waiting = here.server.client.send("POST", "/tool/hold/call", body=body, token=here.token)
+    waiting = server.server.client.send("POST", "/tool/hold/call", body=body, token=server.token)
     assert waiting.status == 503, waiting
     return [first]
 

@@ -35,15 +35,15 @@ def replicas(idp: Idp) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def record(replicas: Server, one: RevocationRecord) -> Iterator[None]:
+def record(replicas: Server, revocation: RevocationRecord) -> Iterator[None]:
     """Keep a revocation record stored during a block; the server has read it at its start."""
     services = replicas.services
-    replicas.run(services.records.revocations.put(one))
-    eventually(lambda: one in services.revocations._snapshot.revocations, within=WITHIN_S)
+    replicas.run(services.records.revocations.put(revocation))
+    eventually(lambda: revocation in services.revocations._snapshot.revocations, within=WITHIN_S)
     try:
         yield
     finally:
-        replicas.run(services.records.revocations.delete(one.tenant, one.id))
+        replicas.run(services.records.revocations.delete(revocation.tenant, revocation.id))
         replicas.run(services.revocations.look())
 
 
@@ -65,10 +65,10 @@ REVOCATION_CASES = {
 
 
 @pytest.mark.requirement("CO1")
-@pytest.mark.parametrize("how", REVOCATION_CASES)
+@pytest.mark.parametrize("case", REVOCATION_CASES)
 @pytest.mark.parametrize("protocol", ["modern", "legacy", "rest"])
 def test_a_slow_request_body_does_not_avoid_a_revocation(
-    replicas: Server, protocol: str, how: str
+    replicas: Server, protocol: str, case: str
 ) -> None:
     """The caller is revoked between its request head and its last byte, and no tool runs."""
     token = replicas.token()
@@ -83,8 +83,8 @@ def test_a_slow_request_body_does_not_avoid_a_revocation(
         )
     else:
         path = "/tool/record_call/call"
-    revocation = REVOCATION_CASES[how][0]
-    if how == "revoked":
+    revocation = REVOCATION_CASES[case][0]
+    if case == "revoked":
         revocation = changed_revocation(revocation, **ALL_CALLERS)
     with (
         replicas.nothing_runs(),
@@ -95,7 +95,7 @@ def test_a_slow_request_body_does_not_avoid_a_revocation(
         with record(replicas, revocation):
             connection.sendall(body[-1:])
             answer = read_answer(connection)
-    assert status_and_code(answer) == expected(protocol, how)
+    assert status_and_code(answer) == expected(protocol, case)
 
 
 def changed_revocation(revocation: RevocationRecord, **changes: Any) -> RevocationRecord:
@@ -104,9 +104,9 @@ def changed_revocation(revocation: RevocationRecord, **changes: Any) -> Revocati
     )
 
 
-def expected(protocol: str, how: str) -> tuple[int, object]:
+def expected(protocol: str, case: str) -> tuple[int, object]:
     """Return the expected error, by the kind of the revocation."""
-    if how == "suspended":
+    if case == "suspended":
         return (403, "tenant_suspended") if protocol == "rest" else (200, -31001)
     return (401, "invalid_token") if protocol == "rest" else (401, -31003)
 
@@ -118,8 +118,8 @@ def status_and_code(answer: RawAnswer) -> tuple[int, object]:
 
 
 @pytest.mark.requirement("CO1")
-@pytest.mark.parametrize("how", REVOCATION_CASES)
-def test_waiting_requests_of_revoked_callers_are_withdrawn(replicas: Server, how: str) -> None:
+@pytest.mark.parametrize("case", REVOCATION_CASES)
+def test_waiting_requests_of_revoked_callers_are_withdrawn(replicas: Server, case: str) -> None:
     """Requests of the revoked callers are withdrawn; requests of other callers are not."""
     service = replicas.services.approvals
     for tenant in TABLE:
@@ -129,7 +129,7 @@ def test_waiting_requests_of_revoked_callers_are_withdrawn(replicas: Server, how
         assert (answer.status, json.loads(answer.body)["error"]) == (503, "approval_pending")
     assert len(replicas.run(service.waiting("acme"))) == 1
 
-    with record(replicas, changed_revocation(REVOCATION_CASES[how][0], before=time.time())):
+    with record(replicas, changed_revocation(REVOCATION_CASES[case][0], before=time.time())):
         eventually(lambda: not replicas.run(service.waiting("acme")), within=WITHIN_S)
         states = [request.state for request in replicas.run(service.history("acme"))]
         assert "withdrawn" in states

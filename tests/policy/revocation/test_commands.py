@@ -164,7 +164,7 @@ TABLES = SETTINGS["issuers"]
 
 @pytest.mark.parametrize("case", COMMANDS)
 @pytest.mark.parametrize(
-    ("issuers", "says"),
+    ("issuers", "expected_text"),
     [
         (TABLES, "No issuer's `tenants` table and no"),
         (OPEN_ISSUERS, "No setting and no stored data"),
@@ -172,7 +172,7 @@ TABLES = SETTINGS["issuers"]
     ids=["tables", "claims"],
 )
 def test_an_unknown_tenant_is_reported_first(
-    shell: CommandFolder, case: str, issuers: list[Any], says: str
+    shell: CommandFolder, case: str, issuers: list[Any], expected_text: str
 ) -> None:
     """A misspelt id must not look like a suspension; erasing it has no effect."""
     shell.begin(
@@ -182,7 +182,7 @@ def test_an_unknown_tenant_is_reported_first(
     result = shell.run(*arguments)
 
     assert result.code == code
-    assert says in result.err.splitlines()[0]
+    assert expected_text in result.err.splitlines()[0]
     assert "Did you mean acme?" in result.err.splitlines()[0]
     assert ("acmee" in shell.tenants()) is (code == 0)
 

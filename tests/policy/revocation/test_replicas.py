@@ -102,10 +102,14 @@ async def assert_refused(client: ReplicaClient, at: int, *, shut: bool) -> None:
 
 
 async def assert_new_token_works(
-    replicas: RevocationReplicas, victims: list[OpenRequests], theirs: dict[str, Any], *, shut: bool
+    replicas: RevocationReplicas,
+    victims: list[OpenRequests],
+    victim_claims: dict[str, Any],
+    *,
+    shut: bool,
 ) -> None:
     """Assert that a new token is served, and finds the tasks and revoked sessions ended."""
-    async with replicas.later(**theirs) as client:
+    async with replicas.later(**victim_claims) as client:
 
         async def served() -> bool:
             return await is_served(client, 0) and await is_served(client, 1)

@@ -30,12 +30,12 @@ async def keyed_call(client: ReplicaClient, name: str, at: int) -> tuple[int, st
     return answer.status_code, body.get("error") or body["result"]
 
 
-@pytest.mark.parametrize("who", REVOKED_CALLERS)
+@pytest.mark.parametrize("case", REVOKED_CALLERS)
 async def test_an_idempotency_key_outlives_a_revocation(
-    replicas: RevocationReplicas, who: str
+    replicas: RevocationReplicas, case: str
 ) -> None:
     """After a new sign-in the repeated call gets the stored outcome and does not run again."""
-    order, theirs = REVOKED_CALLERS[who]
+    order, theirs = REVOKED_CALLERS[case]
     done, stopped = replicas.name(), replicas.name()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(replicas.client(**theirs))
@@ -69,15 +69,15 @@ async def test_an_idempotency_key_outlives_a_revocation(
         assert replicas.marks(f"holding {name}") == 1
 
 
-@pytest.mark.parametrize("who", REVOKED_CALLERS)
+@pytest.mark.parametrize("case", REVOKED_CALLERS)
 async def test_the_stream_of_a_revoked_token_cannot_be_resumed(
-    replicas: RevocationReplicas, who: str
+    replicas: RevocationReplicas, case: str
 ) -> None:
     """
     A resumed stream ends with its call; afterwards neither the old token nor one of a new sign-in
     gives access to its events.
     """
-    order, theirs = REVOKED_CALLERS[who]
+    order, theirs = REVOKED_CALLERS[case]
     name = replicas.name()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(replicas.client(**theirs))

@@ -232,7 +232,7 @@ async def test_without_a_notification_the_process_polls(
     assert process.revocations.is_revoked(BOB)
 
 
-class Opened:
+class OpenedStream:
     """A stream that passed the gate just before its caller was revoked."""
 
     watches = False
@@ -256,7 +256,7 @@ async def test_a_stream_that_opens_too_late_ends_at_once(process: WatchingProces
     await process.revocations.look()
     streams = OpenStreams()
     streams.is_refused = process.revocations.is_refused
-    late, other = Opened(BOB), Opened(msgspec.structs.replace(BOB, subject="carol"))
+    late, other = OpenedStream(BOB), OpenedStream(msgspec.structs.replace(BOB, subject="carol"))
     for stream in (late, other):
         streams.enter(stream)
 

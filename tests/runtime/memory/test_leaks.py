@@ -56,7 +56,7 @@ def server(idp: object, working_directory: Path) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         # asyncio's own loop keeps a cancelled timer until the time that it was set for.
         patch.setattr(Server, "run_loop", staticmethod(uvloop.run))
-        patch.setattr(mcp_client, "SIGN_EVERY_S", 0.02)
+        patch.setattr(mcp_client, "KEEP_ALIVE_S", 0.02)
         # A record that the test's log keeps has a traceback, whose frames keep what a test counts.
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
         with running_server(

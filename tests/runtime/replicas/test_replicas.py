@@ -210,7 +210,7 @@ async def test_a_change_at_one_replica_is_announced_at_the_other(
                 assert (await each.next())["method"].endswith("acknowledged")
             for _ in range(2):
                 await client.ask("tools/call", call("touch", name="a"), at=0)
-                assert await _two(stream) == {
+                assert await _next_two_methods(stream) == {
                     "notifications/resources/updated",
                     "notifications/tools/list_changed",
                 }
@@ -233,7 +233,7 @@ async def test_a_subscription_is_kept_for_the_session(
             await restart_replica(replicas, 0)
             await client.ask("tools/call", call("touch", name="b"), at=0)
 
-            assert await _two(stream) == {
+            assert await _next_two_methods(stream) == {
                 "notifications/resources/updated",
                 "notifications/tools/list_changed",
             }
@@ -332,7 +332,7 @@ async def test_a_retried_call_has_one_effect(replicas: BalancedReplicas) -> None
     assert replicas.marks(f"paid {name}") == 1
 
 
-async def _two(stream: ReplicaStream) -> set[str]:
+async def _next_two_methods(stream: ReplicaStream) -> set[str]:
     """Return the methods of the next two messages."""
     return {(await stream.next())["method"], (await stream.next())["method"]}
 

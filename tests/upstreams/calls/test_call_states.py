@@ -114,9 +114,13 @@ def test_each_round_returns_the_upstreams_own_state_and_keys(
         st.text(max_size=5), st.none() | st.integers() | st.text() | st.lists(st.none())
     )
 )
-def test_a_client_request_of_any_shape_is_refused_or_asked(asked: Any) -> None:
+def test_a_client_request_of_any_shape_is_refused_or_asked(client_request: Any) -> None:
     """No request of an upstream raises an unhandled error."""
-    for value in ({"inputRequests": asked}, {"inputRequests": {"a": {"method": asked}}}, asked):
+    for value in (
+        {"inputRequests": client_request},
+        {"inputRequests": {"a": {"method": client_request}}},
+        client_request,
+    ):
         machine = ModernCall(SERVER, CAPABILITIES, TARGET)
         machine.begin()
         received = machine.received(UpstreamResult({**value, "resultType": "input_required"}))

@@ -89,7 +89,7 @@ async def test_a_connection_failure_says_whether_the_call_may_have_run(
 
 
 @pytest.mark.parametrize(
-    ("era", "allow", "declared", "heard"),
+    ("era", "allow", "declared", "expected"),
     [
         (
             "modern",
@@ -104,7 +104,7 @@ async def test_a_connection_failure_says_whether_the_call_may_have_run(
     ],
 )
 async def test_a_client_without_the_needed_capability_gets_its_name(
-    era: Era, allow: tuple[Allowed, ...], declared: dict[str, Any], heard: str
+    era: Era, allow: tuple[Allowed, ...], declared: dict[str, Any], expected: str
 ) -> None:
     """The answer is that of a local tool; a call of a session counts as made."""
 
@@ -118,23 +118,25 @@ async def test_a_client_without_the_needed_capability_gets_its_name(
 
     if "error" in response.json:
         error = response.json["error"]
-        assert heard in f"{error['code']} {error['message']}"
+        assert expected in f"{error['code']} {error['message']}"
     else:
         assert response.json["result"]["isError"]
-        assert result_text(response) == heard
+        assert result_text(response) == expected
 
 
 @pytest.mark.parametrize(
-    ("code", "heard"),
+    ("code", "expected"),
     [(-32602, -32602), (-32603, -32603), (17, 17), (-32601, -32603), (-32002, -32603)],
 )
-async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, heard: int) -> None:
+async def test_an_error_of_the_upstream_passes_with_code_and_message(
+    code: int, expected: int
+) -> None:
     """E2; codes that would say something of this server become internal errors."""
     gate = UpstreamGate(calls_answered_by(UpstreamError(code, "Bad row")))
 
     error = (await call_with_responses(gate.client, TOOL)).json["error"]
 
-    assert error["code"] == heard
+    assert error["code"] == expected
     assert "Bad row" in error["message"]
 
 

@@ -92,13 +92,13 @@ async def test_a_state_counts_for_one_caller_and_one_call() -> None:
     assert upstream.ran() == 1
 
 
-@pytest.mark.parametrize("what", ["server", "definition"])
-async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> None:
+@pytest.mark.parametrize("changed_part", ["server", "definition"])
+async def test_a_state_counts_for_one_server_and_one_definition(changed_part: str) -> None:
     """A server that took over a name must not get the state of the former one."""
     upstream, keyring = ScriptedUpstreamCalls(asks_in_rounds), KeyRing.ephemeral()
     server, changed_definition = CRM, definition()
     before = UpstreamGate(upstream, keyring=keyring)
-    if what == "server":
+    if changed_part == "server":
         server = msgspec.structs.replace(CRM, id="another")
     else:
         changed_definition = msgspec.structs.replace(changed_definition, digest="changed")

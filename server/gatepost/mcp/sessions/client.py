@@ -15,7 +15,7 @@ from gatepost.background import TaskSet
 from gatepost.http.open_streams import Closing, TooMany
 from gatepost.mcp.client import StreamClient
 from gatepost.mcp.jsonrpc import URL_ELICITATION, JsonRpcError, notification, request
-from gatepost.mcp.projection import WITH_URLS, projected
+from gatepost.mcp.projection import URL_ELICITATION_REVISION, projected
 from gatepost.mcp.responses import MethodResult
 from gatepost.mcp.sessions.approval_url import ApprovalUrl
 from gatepost.mcp.sessions.channel import MessageChannel, Signal
@@ -44,7 +44,7 @@ from gatepost_authz.caller import TenantContext
 
 PURPOSE = "client-request"
 # A message announces an answer. It may be lost, so answers are also polled for.
-LOOK_EVERY_S = 2.0
+POLL_S = 2.0
 ANSWER_KEPT_S = 30.0
 MAX_CHARACTERS = 300
 # The error code of clients whose user rejects a sampling request (MCP, sampling).
@@ -202,7 +202,7 @@ class SessionClient(StreamClient):
         }
         if stream is None:
             # A batch, or a client that reads no events, has no stream for requests.
-            if revision == WITH_URLS and all(
+            if revision == URL_ELICITATION_REVISION and all(
                 elicitation.get("mode") == "url" for elicitation in params.values()
             ):
                 self._pages = [*params.values()]
@@ -221,13 +221,18 @@ class SessionClient(StreamClient):
     async def wait_for_decision(self, waiting: Waiting) -> None:
         """Wait for a decision on the open stream; show the page to a client that opens pages."""
         stream, allowed_s = self._resumable, self._allowed_s(self._caller)
-        opens = waiting.url and self._request_messages.channel.session.version == WITH_URLS
+        opens = (
+            waiting.url
+            and self._request_messages.channel.session.version == URL_ELICITATION_REVISION
+        )
         if stream is None or not opens or lacking(self.capabilities, PAGES):
             if not await self.hold(waiting, allowed_s, self._client_requests.stopping):
                 raise pending(waiting)
             return
         page = UrlElicitation(waiting.message, waiting.url).request
-        elicitation = projected(page, WITH_URLS, elicitation_id=secrets.token_urlsafe(12))
+        elicitation = projected(
+            page, URL_ELICITATION_REVISION, elicitation_id=secrets.token_urlsafe(12)
+        )
         client_request = PendingClientRequest(
             "page", self._client_requests.name(self._request_messages.channel), page.method
         )
@@ -286,7 +291,7 @@ class SessionClient(StreamClient):
                 await stream.ask(request(pending.identity, pending.method, params[pending.key]))
             async with asyncio.timeout(self._client_requests.limit_s):
                 while waiting:
-                    await answered.wait(LOOK_EVERY_S)
+                    await answered.wait(POLL_S)
                     await self._gather(waiting, answers)
         except TimeoutError:
             await self._take_back(stream, waiting)

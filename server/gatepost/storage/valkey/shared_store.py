@@ -26,9 +26,9 @@ MAX_KEYS = 20_000
 """The number of keys that are cached, because each call of a caller needs the same."""
 MAX_EVENTS = 2**63
 """The first number that no event has."""
-SCANNED = 1000
+KEYS_PER_SCAN = 1000
 """The keys of all tenants that the server examines in one step of a search."""
-_GLOB = re.compile(rb"[*?\[\]\\^-]")
+_GLOB_CHARACTERS = re.compile(rb"[*?\[\]\\^-]")
 
 
 class ValkeySharedStore:
@@ -196,9 +196,9 @@ class ValkeyTenantSharedStore:
     async def clear(self) -> None:
         """Delete all notes and logs of the tenant."""
         for kind in (b"note", b"log"):
-            pattern = _GLOB.sub(rb"\\\g<0>", self._key(kind, "")) + b"*"
+            pattern = _GLOB_CHARACTERS.sub(rb"\\\g<0>", self._key(kind, "")) + b"*"
             with answering():
-                async for key in self._client.scan_iter(match=pattern, count=SCANNED):
+                async for key in self._client.scan_iter(match=pattern, count=KEYS_PER_SCAN):
                     await self._client.unlink(key)
 
     def _key(self, kind: bytes, name: str) -> bytes:

@@ -84,9 +84,9 @@ class SessionCalls:
         """
         if (
             idempotency_digest is not None
-            and (tied := await self._parked_call(target, idempotency_digest)) is not None
+            and (parked_call := await self._parked_call(target, idempotency_digest)) is not None
         ):
-            return await self.resume(ctx, server, tied)
+            return await self.resume(ctx, server, parked_call)
         identity = secrets.token_urlsafe(24)
         loop = asyncio.get_running_loop()
         machine = SessionCall(server, declared, loop.time())
@@ -96,7 +96,7 @@ class SessionCalls:
         first = ParkedState(target, self._parked.replica, identity, 0, {})
         is_parked = False
         try:
-            return await self._converse(ctx, server, running, first, idempotency_digest)
+            return await self._exchange_rounds(ctx, server, running, first, idempotency_digest)
         except InputNeeded:
             is_parked = True  # it is parked
             raise
@@ -115,7 +115,7 @@ class SessionCalls:
                 return Ended("gone")
             self._parked.extend(state.parked, ctx.caller.expires_at)
             try:
-                return await self._converse(ctx, server, running, state, None)
+                return await self._exchange_rounds(ctx, server, running, state, None)
             except NoSuchStep:
                 return Ended("gone")
             except asyncio.CancelledError:
@@ -129,12 +129,12 @@ class SessionCalls:
             valid_until=ctx.caller.expires_at,
         )
         try:
-            return await self._converse(ctx, server, remote, state, None)
+            return await self._exchange_rounds(ctx, server, remote, state, None)
         except asyncio.CancelledError:
             await remote.cancel()
             raise
 
-    async def _converse(
+    async def _exchange_rounds(
         self,
         ctx: CallContext,
         server: UpstreamServer,

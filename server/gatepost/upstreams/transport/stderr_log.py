@@ -31,7 +31,7 @@ class StderrLog:
 
     def take(self, part: bytes) -> None:
         """Log the lines that end in *part*."""
-        for line in self._lines.cut(part):
+        for line in self._lines.split(part):
             self._line(line)
 
     def end(self) -> None:

@@ -106,7 +106,7 @@ class StdioProcess:
         lines = LineReader(MAX_LINE)
         try:
             while part := await self._service.read():
-                for line in lines.cut(part):
+                for line in lines.split(part):
                     self._line(line)
                 await asyncio.sleep(0)
         finally:
