@@ -42,7 +42,7 @@ FRESH_A_SECOND = 12_000
 
 
 def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less than a minute, more noise")
     parser.add_argument("--rounds", type=int, help="how often everything is measured (3)")
@@ -88,7 +88,7 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace) -> tuple[tuple[Contestant, ...], tuple[str, ...]]:
-    """The servers and the names of the workloads of this run; ValueError for unknown names."""
+    """Return the servers and workloads of this run; raise ValueError for unknown names."""
     names = {each.name for each in workload.WORKLOADS}
     workloads = [name for name in options.only if name in names]
     servers = [name for name in options.only if name not in names]
@@ -100,13 +100,13 @@ def chosen(options: argparse.Namespace) -> tuple[tuple[Contestant, ...], tuple[s
 
 
 def profiled(options: argparse.Namespace) -> list[str]:
-    """The servers to profile: those named, else Gatepost."""
+    """Return the names of the servers to profile: those given, else Gatepost."""
     names = [each.name for each in contestants.CONTESTANTS]
     return [name for name in options.only if name in names] or ["gatepost"]
 
 
 def free_ports(names: Sequence[str]) -> dict[str, int]:
-    """An unused loopback port for each name, all different."""
+    """Return an unused loopback port for each name, all different."""
     sockets = [socket.socket() for _ in names]
     try:
         for each in sockets:
@@ -118,7 +118,7 @@ def free_ports(names: Sequence[str]) -> dict[str, int]:
 
 
 def plan(options: argparse.Namespace) -> BenchPlan:
-    """What the command line asks for."""
+    """Return the plan of what the command line asks for."""
     servers, names = chosen(options)
 
     def workloads(contestant: Contestant, number: int) -> tuple[str, ...]:
@@ -314,7 +314,7 @@ MEASUREMENTS = {
 
 
 def shown_path(path: Path) -> Path:
-    """A path as short as it can be said from here."""
+    """Return a path relative to the working directory, if it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

@@ -122,12 +122,12 @@ class CheckpointSite:
 
 
 def signed(process: BenchProcess) -> int:
-    """How many checkpoints a server has told of."""
+    """Return how many checkpoints a server has logged."""
     return process.output.count('"audit_checkpoint"')
 
 
 def stopped(process: BenchProcess) -> float:
-    """How many seconds a server takes to end once it is told to."""
+    """Stop a server and return how many seconds it took to end."""
     began = time.monotonic()
     os.kill(process.pid, signal.SIGTERM)
     while process.running and time.monotonic() < began + STOP_S:
@@ -155,7 +155,7 @@ def run(site: CheckpointSite, tenants: int, say: Callable[[str], object] = print
 
 
 def render(costs: Costs) -> str:
-    """The figures as lines of text."""
+    """Return the figures as lines of text."""
     quiet = [interval for interval in costs.intervals if not interval.signed]
     busy = [interval for interval in costs.intervals if interval.signed]
     lines = [f"{costs.tenants} tenants, SQLite, {wrk.CONNECTIONS} connections", ""]

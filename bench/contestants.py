@@ -45,7 +45,7 @@ class Contestant:
     """What it prints when it is ready, if start-up is measured."""
 
     def endpoint(self, port: int, workload: Workload) -> BenchEndpoint:
-        """Where requests of a workload go."""
+        """Return the endpoint that takes the requests of a workload."""
         return BenchEndpoint(port) if self.one_path else BenchEndpoint(port, f"/{workload.answer}")
 
 
@@ -54,7 +54,7 @@ class Unavailable(Exception):
 
 
 def module(name: str, *arguments: str) -> Callable[[Settings, Path], Launch]:
-    """A server of `bench.servers`, run by this interpreter."""
+    """Return a launcher of a server of `bench.servers`, run by this interpreter."""
 
     def launch(settings: Settings, folder: Path) -> Launch:
         command = [sys.executable, "-m", f"bench.servers.{name}", *arguments]
@@ -64,7 +64,7 @@ def module(name: str, *arguments: str) -> Callable[[Settings, Path], Launch]:
 
 
 def peer(name: str) -> Callable[[Settings, Path], Launch]:
-    """A server of `bench.servers`, run in the peers' environment."""
+    """Return a launcher of a server of `bench.servers`, run in the peers' environment."""
 
     def launch(settings: Settings, folder: Path) -> Launch:
         try:
@@ -78,23 +78,23 @@ def peer(name: str) -> Callable[[Settings, Path], Launch]:
 
 
 def source_path(*folders: Path) -> dict[str, str]:
-    """An environment in which our sources are found, installed or not."""
+    """Return an environment in which our sources are found, installed or not."""
     inherited = os.environ.get("PYTHONPATH", "")
     return {"PYTHONPATH": os.pathsep.join([*map(str, folders), *filter(None, [inherited])])}
 
 
 def shipped(settings: Settings, folder: Path) -> Launch:
-    """`gatepost serve` with a configuration file, nothing switched off but the flood limit."""
+    """Launch `gatepost serve` with every control except the flood limit."""
     return serve(gatepost.write_config(settings, folder))
 
 
 def stripped(settings: Settings, folder: Path) -> Launch:
-    """The same without what stands around a call: limits, audit, metrics, the log of requests."""
+    """Launch Gatepost without limits, audit, metrics and the log of requests."""
     return serve(gatepost.write_config(settings, folder, controls=gatepost.OFF))
 
 
 def serve(config: Path) -> Launch:
-    """`gatepost serve` with this file."""
+    """Launch `gatepost serve` with a configuration file."""
     command = [sys.executable, "-m", "gatepost", "serve", "--config", str(config)]
     roots = [ROOT / name for name in ("authz", "server", "keys")]
     return Launch(command, source_path(*roots))
@@ -140,7 +140,7 @@ CONTESTANTS = (
 
 
 def by_name(names: list[str]) -> tuple[Contestant, ...]:
-    """The contestants of these names and the floor; ValueError for an unknown name."""
+    """Return the named contestants and the floor; raise ValueError for an unknown name."""
     unknown = set(names) - {contestant.name for contestant in CONTESTANTS}
     if unknown:
         offered = ", ".join(contestant.name for contestant in CONTESTANTS)

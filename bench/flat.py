@@ -50,32 +50,32 @@ class FlatStep:
 
     @property
     def is_floor(self) -> bool:
-        """Whether this is the bare server."""
+        """Return whether this is the bare server."""
         return self.name == FLOOR
 
     @property
     def tenants(self) -> int:
-        """The number of tenants whose callers take turns."""
+        """Return the number of tenants whose callers take turns."""
         return self.size if self.name == "tenants" else 1
 
     @property
     def tokens(self) -> int:
-        """The number of tokens that are sent in turn."""
+        """Return the number of tokens that are sent in turn."""
         return self.size if self.name in {"tenants", "tokens"} else 1
 
     @property
     def cached_tokens(self) -> int:
-        """The setting that the server runs with: the default, or as many as are sent."""
+        """Return the server's `limits.cached_tokens`: the default, or the number of sent tokens."""
         return 0 if self.is_floor else max(Config(resource="").limits.cached_tokens, self.tokens)
 
     @property
     def tools(self) -> int:
-        """The number of tools."""
+        """Return the number of tools."""
         return self.size if self.name == "tools" else DEMO_TOOLS
 
     @property
     def records(self) -> int:
-        """The number of audit records of the tenant before the first call."""
+        """Return the number of audit records of the tenant before the first call."""
         return self.size if self.name == "records" else 0
 
 
@@ -102,7 +102,7 @@ class FlatResults:
 
 
 def steps(*, full: bool, only: Sequence[str] = ()) -> dict[str, list[FlatStep]]:
-    """The steps of each row; ValueError for an unknown name."""
+    """Return the steps of each row; raise ValueError for an unknown name."""
     if unknown := set(only) - SIZES.keys():
         raise ValueError(f"unknown {sorted(unknown)[0]!r}; there are {', '.join(SIZES)}")
     return {
@@ -147,7 +147,7 @@ class FlatSite:
             process.stop()
 
     def database(self, step: FlatStep) -> Path:
-        """The SQLite file of a step."""
+        """Return the path of a step's SQLite file."""
         return self.folder / f"{step.name}-{step.size}" / "gatepost.db"
 
     def _tokens(self, step: FlatStep, folder: Path) -> list[str]:
@@ -257,7 +257,7 @@ def run(
 
 def render(results: FlatResults) -> str:
     """
-    The lowest CPU of each size, as other load only adds to it, in lines of text.
+    Render the lowest CPU of each size as lines of text, as other load only adds to it.
 
     `cached` is the setting `limits.cached_tokens` that the server ran with.
     """
@@ -303,7 +303,7 @@ def _met(times: float, target: float) -> str:
 
 
 def save(results: FlatResults, machine: dict[str, object], path: Path) -> None:
-    """Everything as JSON."""
+    """Write the results as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, **asdict(results)}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -146,7 +146,7 @@ def write_config(
 
 
 def free_port() -> int:
-    """A port that no process uses at this moment."""
+    """Return a port that no process uses at this moment."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

@@ -111,7 +111,7 @@ def upstream_tables(origin: str) -> str:
 
 
 def envoy(settings: Settings, folder: Path) -> Launch:
-    """Envoy of the peers' environment, with one thread like the other servers."""
+    """Launch Envoy of the peers' environment, with one thread like the other servers."""
     try:
         program = peers.python().with_name("envoy")
     except peers.PeersMissing as missing:
@@ -258,7 +258,7 @@ def ratios(costs: GatewayCosts, gate: str, *, strict: bool) -> list[float]:
 
 
 def render(costs: GatewayCosts) -> str:
-    """The whole report as text."""
+    """Return the whole report as text."""
     names = [(gateway.name, gateway.title) for gateway in gateways("")]
     fields = (("cpu_us", 1, 1), ("rate", 1, 0), ("p50_us", 1000, 2), ("p99_us", 1000, 2))
     parts = []
@@ -286,7 +286,7 @@ def render(costs: GatewayCosts) -> str:
 
 
 def targets(costs: GatewayCosts) -> list[tuple[str, str, str, str]]:
-    """What a call of an upstream may cost, what it costs, and the verdict."""
+    """Return what a call of an upstream may cost, what it costs, and the verdict."""
     lines = []
     for gate in GATES:
         for strict, floor_name in ((False, "bare POST"), (True, "bare POST without its server")):
@@ -304,7 +304,7 @@ def targets(costs: GatewayCosts) -> list[tuple[str, str, str, str]]:
 
 
 def save(costs: GatewayCosts, machine: dict[str, object], path: Path) -> None:
-    """Every sample as JSON."""
+    """Write every sample as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, **asdict(costs)}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")

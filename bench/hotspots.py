@@ -46,7 +46,7 @@ class Spot:
 
 
 def frame_name(frame: str) -> str:
-    """`run (/…/site-packages/uvicorn/server.py:71)` → `uvicorn/server.py run`."""
+    """Shorten `run (/…/site-packages/uvicorn/server.py:71)` to `uvicorn/server.py run`."""
     match = FRAME.match(frame)
     if not match:
         return frame
@@ -58,7 +58,7 @@ def frame_name(frame: str) -> str:
 
 
 def from_stacks(text: str, cpu_us: float) -> list[Spot]:
-    """Collapsed stacks (`outer;inner count`, one a line) as shares of a request's CPU."""
+    """Turn collapsed stacks (`outer;inner count`, one a line) into shares of a request's CPU."""
     own_samples: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for line in text.splitlines():
@@ -73,7 +73,7 @@ def from_stacks(text: str, cpu_us: float) -> list[Spot]:
 
 
 def from_statistics(path: Path, cpu_us: float) -> list[Spot]:
-    """What cProfile recorded, scaled to a request's CPU."""
+    """Return what cProfile recorded, scaled to a request's CPU."""
     own_s: dict[str, float] = {}
     total: dict[str, float] = {}
     recorded: Mapping[tuple[str, int, str], tuple[int, int, float, float, object]]
@@ -86,13 +86,13 @@ def from_statistics(path: Path, cpu_us: float) -> list[Spot]:
 
 
 def spots(of_itself: Mapping[str, float], total: Mapping[str, float], unit: float) -> list[Spot]:
-    """Counts turned into microseconds, the most expensive first."""
+    """Turn counts into microseconds, the most expensive first."""
     found_spots = [Spot(name, of_itself.get(name, 0) * unit, total[name] * unit) for name in total]
     return sorted(found_spots, key=lambda spot: (-spot.own_us, -spot.total_us))
 
 
 def render(title: str, hot_spots: list[Spot], cpu_us: float) -> str:
-    """Files first, then functions."""
+    """Render the files first, then the functions."""
     files: Counter[str] = Counter()
     for spot in hot_spots:
         files[spot.name.rpartition(" ")[0] or spot.name] += spot.own_us
@@ -110,7 +110,7 @@ def render(title: str, hot_spots: list[Spot], cpu_us: float) -> str:
 
 
 def spy() -> str | None:
-    """Where py-spy is: beside this interpreter or on the path."""
+    """Return where py-spy is: beside this interpreter or on the path."""
     beside = Path(sys.executable).parent / "py-spy"
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
@@ -122,7 +122,7 @@ def watched(
     workload: Workload,
     seconds: int,
 ) -> str | None:
-    """The stacks of a process under load; None when py-spy cannot say."""
+    """Return the stacks of a process under load; None when py-spy cannot read them."""
     program = spy()
     if program is None:
         return None
@@ -138,7 +138,7 @@ def watched(
 
 
 def under_cprofile(contestant: Contestant, path: Path) -> Contestant:
-    """The same server started under cProfile, which writes its statistics when it ends."""
+    """Return the same server started under cProfile, which writes its statistics when it ends."""
 
     def launch(settings: Settings, folder: Path) -> Launch:
         launched = contestant.launch(settings, folder)

@@ -21,7 +21,7 @@ class BenchIssuer:
         self.key_set: dict[str, object] = {"keys": []}
 
     def document(self, path: str) -> dict[str, object] | None:
-        """The JSON document at a path; None for any other path."""
+        """Return the JSON document at a path; None for any other path."""
         if path == "/jwks":
             return self.key_set
         if path not in METADATA_PATHS:
@@ -41,7 +41,7 @@ class BenchIssuer:
 
 @contextmanager
 def running() -> Iterator[BenchIssuer]:
-    """An issuer on a free loopback port, served by a thread of this process."""
+    """Serve an issuer on a free loopback port, in a thread of this process."""
 
     class IssuerHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -54,7 +54,7 @@ def running() -> Iterator[BenchIssuer]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: the report is what the run prints."""
+            """Log nothing: the report is what the run prints."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), IssuerHandler) as server:
         issuer = BenchIssuer(f"http://127.0.0.1:{server.server_port}")

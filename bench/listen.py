@@ -44,7 +44,7 @@ async def announce(ctx: CallContext) -> str:
 
 
 def listening(settings: Settings, folder: Path) -> Launch:
-    """Gatepost as shipped, with a tool that has something to tell."""
+    """Launch Gatepost as shipped, with a tool that announces changes."""
     tool = folder / "announce.py"
     tool.write_text(ANNOUNCE, encoding="utf-8")
     return contestants.serve(gatepost.write_config(settings, folder, further_files=[tool]))
@@ -77,7 +77,7 @@ class ListenCost:
 
 
 def request(endpoint: BenchEndpoint, method: str, params: dict[str, object], token: str) -> bytes:
-    """A request of the modern era, byte for byte."""
+    """Return a request of the modern era, byte for byte."""
     body = json.dumps(
         {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
     ).encode()
@@ -116,14 +116,14 @@ class Trial:
         self._bare = not contestant.one_path
 
     def connections(self, cost: ListenCost) -> None:
-        """Idle connections, for comparison; of a server that has held nothing else."""
+        """Measure idle connections, for comparison, of a server that has held nothing else."""
         before = self._warm()
         with ClientStreams(self._port) as streams:
             streams.join(cost.streams, self._call, b"HTTP/1.1 200", limit_s=OPEN_S)
             cost.bytes_per_connection = self._grown(before) / cost.streams
 
     def streams(self, cost: ListenCost) -> None:
-        """Everything that is measured of open streams."""
+        """Measure the costs of open streams."""
         before = self._warm()
         cost.p99_us["without"] = self._p99()
         with ClientStreams(self._port) as streams:
@@ -142,7 +142,7 @@ class Trial:
             cost.p99_us["announced"] = self._beside(lambda _: self._announce(streams))
 
     def _warm(self) -> int:
-        """Bytes resident once every caller's token has been seen."""
+        """Return the resident bytes once every caller's token has been seen."""
         with ClientStreams(self._port) as streams:
             for first in range(0, len(self._tokens), AT_ONCE):
                 request = partial(self._nth, first)
@@ -159,7 +159,7 @@ class Trial:
         return float(self._bench.load(self._contestant, WARM, CALL_S).p99_us)
 
     def _beside(self, work: Callable[[float], object]) -> float:
-        """The p99 of calls while *work* (given seconds) is done again and again."""
+        """Return the p99 of calls while *work* (given seconds) is done again and again."""
         p99s: list[float] = []
         calls = Thread(target=lambda: p99s.append(self._p99()))
         calls.start()
@@ -203,7 +203,7 @@ class Trial:
 def run(
     bench: RoundRunner, mint: Mint, streams: int, idle_s: int, tell: Callable[[str], None]
 ) -> list[ListenCost]:
-    """One trial of each server, one after the other."""
+    """Run one trial of each server, one after the other."""
     room_for(streams)
     # All of one tenant, because a change is told to the clients of one.
     tokens = [mint.token(TENANTS * number) for number in range(CALLERS)]
@@ -220,7 +220,7 @@ def run(
 
 
 def render(costs: list[ListenCost]) -> str:
-    """The costs as a table."""
+    """Return the costs as a table."""
     rows = []
     for cost in costs:
         without = cost.p99_us["without"]
@@ -251,7 +251,7 @@ def render(costs: list[ListenCost]) -> str:
 
 
 def save(costs: list[ListenCost], machine: dict[str, object], path: Path) -> None:
-    """Everything as JSON."""
+    """Write the costs as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, "streams": [asdict(cost) for cost in costs]}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -18,7 +18,7 @@ class PeersMissing(Exception):
 
 
 def python(environment: Path = ENVIRONMENT, lock: Path = LOCK) -> Path:
-    """The interpreter of the peers' environment, made now if it is not there or not current."""
+    """Return the peers' Python interpreter; install it if it is missing or not current."""
     interpreter = environment / "bin/python"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     stamp = environment / STAMP
@@ -43,7 +43,7 @@ def python(environment: Path = ENVIRONMENT, lock: Path = LOCK) -> Path:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something, which is where pip puts the reason."""
+    """Return the last line that reports an error, which is where pip puts the reason."""
     errors = [line.strip() for line in text.splitlines() if line.strip()]
     blamed = [line for line in errors if line.startswith("ERROR")]
     return (blamed or errors or [""])[-1]

@@ -16,11 +16,11 @@ class Startable(Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether it still runs."""
+        """Return whether the process still runs."""
 
     @property
     def output(self) -> str:
-        """What it has printed."""
+        """Return what the process has printed."""
 
 
 class NotAnswering(Exception):
@@ -36,7 +36,7 @@ class ProbeResponse:
 
 
 def ask(endpoint: BenchEndpoint, workload: Workload, token: str | None) -> ProbeResponse:
-    """One request of a workload; OSError while no server listens."""
+    """Send one request of a workload; raise OSError while no server listens."""
     connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=TIMEOUT_S)
     try:
         headers = workload.headers(endpoint)
@@ -57,7 +57,7 @@ def first_answer(
     *,
     limit_s: float,
 ) -> float:
-    """The moment (monotonic) of the first right answer; NotAnswering after *limit_s*."""
+    """Return the time (monotonic) of the first right answer; NotAnswering after *limit_s*."""
     deadline = time.monotonic() + limit_s
     reason = "nothing listens"
     while time.monotonic() < deadline:
@@ -77,7 +77,7 @@ def first_answer(
 
 
 def line_printed(process: Startable, text: str, *, limit_s: float) -> float:
-    """The moment (monotonic) at which a text was seen in the output."""
+    """Return the time (monotonic) at which a text was seen in the output."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if text in process.output:
@@ -89,5 +89,5 @@ def line_printed(process: Startable, text: str, *, limit_s: float) -> float:
 
 
 def last_words(process: Startable) -> str:
-    """The last line of its output, where a program says why it ended."""
+    """Return the last line of the output, where a program says why it ended."""
     return (process.output.strip().splitlines() or ["(no output)"])[-1]

@@ -23,7 +23,7 @@ class Cores:
 
     @classmethod
     def choose(cls) -> "Cores":
-        """The last two cores that this process may use."""
+        """Choose the last two cores that this process may use."""
         if not hasattr(os, "sched_setaffinity"):
             return cls(None, None, "this system cannot pin a process to a core: expect more noise")
         usable = sorted(os.sched_getaffinity(0))
@@ -64,7 +64,7 @@ class ProcessRow:
 
 
 def read_stat(text: str) -> ProcessRow:
-    """A line of /proc/PID/stat (proc(5)), CPU including children that were waited for."""
+    """Parse a line of /proc/PID/stat (proc(5)), CPU including children that were waited for."""
     pid, _, after_name = text.partition(" (")
     # The name may hold spaces and brackets; the last bracket ends it.
     fields = after_name.rpartition(") ")[2].split()
@@ -79,7 +79,7 @@ def read_stat(text: str) -> ProcessRow:
 
 
 def read_ps(line: str) -> ProcessRow:
-    """A line of `ps -o pid=,ppid=,rss=,time=` as macOS prints it: kilobytes, [[hh:]mm:]ss.cc."""
+    """Parse a line of `ps -o pid=,ppid=,rss=,time=` of macOS: kilobytes, [[hh:]mm:]ss.cc."""
     pid, parent, kilobytes, time = line.split()
     seconds = 0.0
     for part in time.split(":"):
@@ -88,7 +88,7 @@ def read_ps(line: str) -> ProcessRow:
 
 
 def table() -> list[ProcessRow]:
-    """Every process that can be seen."""
+    """Return every process that can be seen."""
     if not (PROC / "self/stat").exists():
         command = ["ps", "-axo", "pid=,ppid=,rss=,time="]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -104,7 +104,7 @@ def table() -> list[ProcessRow]:
 
 
 def usage(pid: int) -> Usage:
-    """What a process and its descendants have used; zero once it is gone."""
+    """Return what a process and its descendants have used; zero once it is gone."""
     rows = table()
     family = {pid}
     grew = True
@@ -148,16 +148,16 @@ class BenchProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return whether the process has not ended yet."""
         return self._popen.poll() is None
 
     @property
     def output(self) -> str:
-        """Everything it has printed so far."""
+        """Return everything that the process has printed so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def usage(self) -> Usage:
-        """What it and its children have used."""
+        """Return what the process and its children have used."""
         return usage(self.pid)
 
     def stop(self) -> int:
@@ -172,7 +172,7 @@ class BenchProcess:
 
 
 def this_machine() -> dict[str, object]:
-    """What a reader of the results wants to know about where they come from."""
+    """Return the facts about this machine that a reader of the results needs."""
     model = ""
     cpuinfo = PROC / "cpuinfo"
     if cpuinfo.exists():

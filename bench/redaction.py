@@ -38,59 +38,63 @@ class Making:
     ms: float
 
 
-def random_text(dice: Random, size: int) -> str:
-    """Lines of text as reports and logs have them."""
-    vocabulary = ["".join(dice.choices(DIGITS[26:52], k=dice.randint(2, 11))) for _ in range(2_000)]
+def random_text(generator: Random, size: int) -> str:
+    """Return lines of text as reports and logs have them."""
+    vocabulary = [
+        "".join(generator.choices(DIGITS[26:52], k=generator.randint(2, 11))) for _ in range(2_000)
+    ]
     lines = []
     while size > 0:
-        line = " ".join(dice.choices(vocabulary, k=dice.randint(6, 14)))
+        line = " ".join(generator.choices(vocabulary, k=generator.randint(6, 14)))
         lines.append(line)
         size -= len(line) + 1
     return "\n".join(lines)
 
 
-def rows(dice: Random, size: int) -> str:
-    """JSON as APIs answer it: strings, names, numbers, addresses with escapes."""
+def rows(generator: Random, size: int) -> str:
+    """Return JSON as APIs answer it: strings, names, numbers, addresses with escapes."""
     count = size // 150
     return json.dumps(
         [
             {
                 "id": number,
-                "name": "".join(dice.choices(DIGITS, k=12)),
+                "name": "".join(generator.choices(DIGITS, k=12)),
                 "url": f"https://api.example.com/items/{number}?q=a%20b&page=2",
                 "note": 'said "yes"\nand left',
-                "total": dice.random() * 1000,
+                "total": generator.random() * 1000,
             }
             for number in range(count)
         ]
     )
 
 
-def digits(dice: Random, size: int) -> str:
-    """A file in base64, where each pattern of base64 might begin."""
-    return "".join(dice.choices(DIGITS[:62], k=size))
+def digits(generator: Random, size: int) -> str:
+    """Return a file in base64, where each pattern of base64 might begin."""
+    return "".join(generator.choices(DIGITS[:62], k=size))
 
 
 def answers(size: int) -> Mapping[str, bytes]:
-    """What is searched, as the blocks of an answer or as its structured value; always the same."""
-    dice = Random(4)
+    """Return the answers to search, as blocks or as a structured value; always the same."""
+    generator = Random(4)
     encode = msgspec.json.encode
     return {
-        "text": encode([{"type": "text", "text": random_text(dice, size)}]),
-        "JSON as text": encode([{"type": "text", "text": rows(dice, size)}]),
-        "JSON as value": rows(dice, size).encode(),
-        "base64": encode([{"type": "text", "text": digits(dice, size)}]),
+        "text": encode([{"type": "text", "text": random_text(generator, size)}]),
+        "JSON as text": encode([{"type": "text", "text": rows(generator, size)}]),
+        "JSON as value": rows(generator, size).encode(),
+        "base64": encode([{"type": "text", "text": digits(generator, size)}]),
     }
 
 
 def secrets(count: int) -> dict[str, str]:
-    """So many secrets, none of which is in the answers."""
-    dice = Random(5)
-    return {f"S{at}": "".join(dice.choices(DIGITS, k=SECRET_CHARACTERS)) for at in range(count)}
+    """Return *count* secrets, none of which is in the answers."""
+    generator = Random(5)
+    return {
+        f"S{at}": "".join(generator.choices(DIGITS, k=SECRET_CHARACTERS)) for at in range(count)
+    }
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Milliseconds of this process's CPU."""
+    """Return the milliseconds of this process's CPU that *work* takes."""
     begun = time.process_time()
     work()
     return (time.process_time() - begun) * 1000
@@ -130,7 +134,7 @@ def run(rounds: int, size: int = MEGABYTE) -> tuple[list[RedactionCost], list[Ma
 
 
 def render(costs: Sequence[RedactionCost], makings: Sequence[Making]) -> str:
-    """Milliseconds a megabyte and, behind them, times the floor; then what making costs."""
+    """Render milliseconds a megabyte, with their ratio to the floor; then what making costs."""
     head = ["answer", *(f"{count} secrets" for count in SECRETS)]
     lines = []
     for name in dict.fromkeys(cost.answer for cost in costs):
@@ -147,7 +151,7 @@ def save(
     machine: Mapping[str, object],
     path: Path,
 ) -> None:
-    """Every figure, and where it was measured."""
+    """Write every figure, and where it was measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
     results = {
         "machine": machine,

@@ -49,7 +49,7 @@ class ProcessesSample:
 
     @classmethod
     def of(cls, processes: int, accounts: Sequence[wrk.Account], cpu_s: float) -> Self:
-        """What the loads of one interval counted, and the CPU seconds that it took."""
+        """Sum up what the loads of one interval counted, and the CPU seconds that it took."""
         calls = sum(account.requests for account in accounts)
         return cls(
             processes=processes,
@@ -111,7 +111,7 @@ class ReplicaSite:
             yield served
 
     def endpoint(self, port: int) -> BenchEndpoint:
-        """Where a replica answers for the resource."""
+        """Return the endpoint of the replica at a port, with the name of the resource."""
         return BenchEndpoint(port, name=f"127.0.0.1:{self.port}")
 
     def _started(self, name: str, command: list[str], env: dict[str, str]) -> BenchProcess:
@@ -155,7 +155,7 @@ def run(
 
 
 def render(samples: Sequence[ProcessesSample]) -> str:
-    """The medians as lines of text."""
+    """Return the medians as lines of text."""
     lines = [
         f"one tenant, PostgreSQL with {DELAY_MS:g} ms for each round trip, {os.cpu_count()} cores",
         f"{CONNECTIONS} connection for each replica",
@@ -177,7 +177,7 @@ def render(samples: Sequence[ProcessesSample]) -> str:
 
 
 def save(samples: Sequence[ProcessesSample], machine: dict[str, object], path: Path) -> None:
-    """Everything as JSON."""
+    """Write the samples as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, "samples": [asdict(sample) for sample in samples]}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -34,7 +34,7 @@ def over_rounds(
     values: dict[int, float], floor: dict[int, float], *, inverse: bool = False
 ) -> Measure | None:
     """
-    One measure from values by round; None without any.
+    Return one measure from values by round; None without any.
 
     *inverse* divides the floor's value by ours, so that costs too read as "1 is the floor".
     """
@@ -53,7 +53,7 @@ def over_rounds(
 
 
 def ratio(value: float, floor: float, *, inverse: bool) -> float:
-    """Own to floor, or floor to own; not a number where one is missing."""
+    """Return own to floor, or floor to own; not a number where one is missing."""
     over, under = (floor, value) if inverse else (value, floor)
     return over / under if under else float("nan")
 
@@ -61,7 +61,7 @@ def ratio(value: float, floor: float, *, inverse: bool) -> float:
 def of_samples(
     samples: Iterable[RoundSample], server: str, workload: str, field: str
 ) -> dict[int, float]:
-    """One field of one server and workload, by round; what has a remark does not count."""
+    """Return one field of one server and workload, by round, without samples that have a remark."""
     return {
         sample.round: getattr(sample, field)
         for sample in samples
@@ -70,24 +70,24 @@ def of_samples(
 
 
 def of_starts(starts: Iterable[Start], server: str, field: str) -> dict[int, float]:
-    """One field of one server's starts, by round."""
+    """Return one field of one server's starts, by round."""
     values = {start.round: getattr(start, field) for start in starts if start.server == server}
     return {number: value for number, value in values.items() if value is not None}
 
 
 def verdict(value: float, target: float, *, at_most: bool = False, unit: str = "") -> str:
-    """`met` or how far it is from the target."""
+    """Return `met`, or how far the value is from the target."""
     short = value - target if at_most else target - value
     return "met" if short <= 0 else f"short by {short:.2f}{unit}"
 
 
 def number(value: float, digits: int = 1) -> str:
-    """A figure for a table; a dash for what is not known."""
+    """Format a figure for a table; a dash for an unknown figure."""
     return "-" if math.isnan(value) else f"{value:,.{digits}f}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be, the first to the left, the rest to the right."""
+    """Align columns as wide as they need to be, the first to the left, the rest to the right."""
     widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:
@@ -108,7 +108,7 @@ COLUMNS: tuple[tuple[str, str, bool, Callable[[float], str]], ...] = (
 def workload_table(
     results: RoundResults, contestants: Sequence[Contestant], workload: Workload
 ) -> str:
-    """One workload: a row per server, figures with their ratio to the floor."""
+    """Return the table of a workload: a row per server, figures with their ratio to the floor."""
     rows = []
     for contestant in contestants:
         cells = [contestant.title]
@@ -126,14 +126,14 @@ def workload_table(
 
 
 def spread(measure: Measure | None) -> str:
-    """The lowest and highest ratio of the rounds."""
+    """Return the lowest and highest ratio of the rounds."""
     if measure is None or math.isnan(measure.low):
         return "-"
     return f"{measure.low:.2f}-{measure.high:.2f}"
 
 
 def start_table(results: RoundResults, contestants: Sequence[Contestant]) -> str:
-    """Start-up and memory: a row per server."""
+    """Return the table of start-up and memory: a row per server."""
     fields = (("first_answer_s", 1.0), ("resident_idle", MEGA), ("resident", MEGA))
     rows = []
     for contestant in contestants:
@@ -157,7 +157,7 @@ def start_table(results: RoundResults, contestants: Sequence[Contestant]) -> str
 
 
 def targets(results: RoundResults) -> list[tuple[str, str, str, str]]:
-    """What Gatepost is to reach, what it reaches, and the verdict; informs, never fails."""
+    """Return Gatepost's targets, what it reaches, and the verdicts; informs, never fails."""
     lines = []
     for workload in WORKLOADS:
         aims = (
@@ -181,7 +181,7 @@ def targets(results: RoundResults) -> list[tuple[str, str, str, str]]:
 
 
 def disk_targets(results: RoundResults, workload: Workload) -> list[tuple[str, str, str, str]]:
-    """The latency of a workload, compared with an `fsync` of the same round."""
+    """Compare the latency of a workload with an `fsync` of the same round."""
     lines = []
     for name, field in (("p50", "p50_us"), ("p99", "p99_us")):
         values = of_samples(results.samples, "gatepost", workload.name, field)
@@ -197,7 +197,7 @@ def disk_targets(results: RoundResults, workload: Workload) -> list[tuple[str, s
 def compared(
     results: RoundResults, server: str, workload: Workload, value: str, *, inverse: bool = False
 ) -> Measure | None:
-    """One value of a server in a workload, compared with the floor."""
+    """Compare one value of a server in a workload with the floor."""
     values = of_samples(results.samples, server, workload.name, value)
     return over_rounds(
         values, of_samples(results.samples, FLOOR, workload.name, value), inverse=inverse
@@ -205,7 +205,7 @@ def compared(
 
 
 def start_targets(results: RoundResults) -> list[tuple[str, str, str, str]]:
-    """The same for start and memory."""
+    """Return the targets of start and memory, what is reached, and the verdicts."""
     lines = []
     for server, (state, seconds, mebibytes) in START_TARGETS.items():
         first = of_starts(results.starts, server, "first_answer_s")
@@ -224,7 +224,7 @@ def start_targets(results: RoundResults) -> list[tuple[str, str, str, str]]:
 
 
 def render(results: RoundResults, contestants: Sequence[Contestant]) -> str:
-    """The whole report as text."""
+    """Return the whole report as text."""
     ordered = sorted(contestants, key=lambda each: each.name != FLOOR)
     parts = [
         workload_table(results, ordered, workload)
@@ -244,7 +244,7 @@ def render(results: RoundResults, contestants: Sequence[Contestant]) -> str:
 
 
 def save(results: RoundResults, machine: dict[str, object], path: Path) -> None:
-    """Every sample as JSON, for other statistics."""
+    """Write every sample as JSON, for other statistics."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, **asdict(results)}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")

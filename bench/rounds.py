@@ -98,7 +98,7 @@ class RoundRunner:
     ports: dict[str, int]
 
     def settings(self, name: str, tools: int, sizes: dict[str, int]) -> Settings:
-        """What one server is told."""
+        """Return the settings of one server."""
         return Settings(
             port=self.ports[name],
             issuer=self.issuer.url,
@@ -109,7 +109,7 @@ class RoundRunner:
         )
 
     def endpoint(self, contestant: Contestant, workload: Workload) -> BenchEndpoint:
-        """Where a server takes a workload's requests."""
+        """Return the endpoint where a server takes a workload's requests."""
         endpoint = contestant.endpoint(self.ports[contestant.name], workload)
         # All tokens are for one resource, so every Gatepost has to be that one.
         return (
@@ -119,7 +119,7 @@ class RoundRunner:
         )
 
     def load(self, contestant: Contestant, workload: Workload, seconds: int) -> wrk.Account:
-        """One interval of a workload against a server."""
+        """Send a workload to a server for one interval."""
         endpoint = self.endpoint(contestant, workload)
         path = self.folder / f"{workload.name}-{contestant.name}.lua"
         script = wrk.script(workload, endpoint, self.purse.files.get(workload.tokens))
@@ -136,7 +136,7 @@ class RoundRunner:
     def started(
         self, contestant: Contestant, number: int, tools: int, results: RoundResults
     ) -> Iterator[tuple[BenchProcess, Start]]:
-        """A running server that has answered once; Unavailable or NotAnswering if it will not."""
+        """Yield a running server that has answered once; raise Unavailable or NotAnswering."""
         folder = self.folder / f"{number}-{tools}-{contestant.name}"
         folder.mkdir()
         launch = contestant.launch(self.settings(contestant.name, tools, results.sizes), folder)
@@ -172,7 +172,7 @@ class RoundRunner:
         workload: Workload,
         seconds: int,
     ) -> RoundSample:
-        """One interval, the server's CPU taken from outside around it."""
+        """Measure one interval, the server's CPU taken from outside around it."""
         answer = ask(
             self.endpoint(contestant, workload), workload, self.purse.take(workload.tokens)
         )
@@ -197,7 +197,7 @@ class RoundRunner:
 
 
 def remark(account: wrk.Account, workload: Workload, contestant: Contestant) -> str:
-    """What a reader has to know before believing a sample; empty when nothing."""
+    """Return what a reader must know before believing a sample; empty when nothing."""
     expected = account.requests if workload.status != 200 else 0
     if not account.requests:
         return "no answer at all"
@@ -222,7 +222,7 @@ def learn_sizes(bench: RoundRunner, workloads: Sequence[Workload], results: Roun
 
 
 def run_round(bench: RoundRunner, plan: BenchPlan, number: int, results: RoundResults) -> None:
-    """One round: the calls with few tools, then the list with many, each with fresh servers."""
+    """Run one round: the calls with few tools, then the list with many, on fresh servers."""
     for tools in sorted({workload.tools for workload in WORKLOADS}):
         workloads = [workload for workload in WORKLOADS if workload.tools == tools]
         names = {workload.name for workload in workloads}
@@ -243,7 +243,7 @@ def run_round(bench: RoundRunner, plan: BenchPlan, number: int, results: RoundRe
 
 
 def staged(contestant: Contestant, tools: int) -> str:
-    """What is missing when a server does not start with that many tools."""
+    """Return the key of `missing` for a server that does not start with that many tools."""
     return contestant.name if tools == FEW_TOOLS else f"{contestant.name} with {tools} tools"
 
 
@@ -281,7 +281,7 @@ def ask_in_turn(
     running: Running,
     account: tuple[int, RoundResults],
 ) -> None:
-    """One interval of a workload for each server that has it, one after another."""
+    """Measure one interval of a workload for each server that has it, one after another."""
     number, results = account
     for process, _, contestant in running:
         if workload.name not in plan.workloads(contestant, number):
@@ -313,7 +313,7 @@ def disk(folder: Path, number: int) -> Disk:
 
 
 def run(bench: RoundRunner, plan: BenchPlan, tell: Callable[[str], None]) -> RoundResults:
-    """All rounds; *tell* hears how far it is."""
+    """Run all rounds; *tell* receives the progress."""
     results = RoundResults()
     for number in range(1, plan.rounds + 1):
         tell(f"round {number} of {plan.rounds} ...")

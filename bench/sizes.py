@@ -40,18 +40,18 @@ async def repeat(ctx: CallContext, text: str) -> str:
 
 
 def prose(size: int) -> str:
-    """Lines of text; each break is an escape in JSON."""
+    """Return lines of text; each break is an escape in JSON."""
     return ("A line of a document, as agents send and read them: many.\n" * (size // 58 + 1))[:size]
 
 
 def rows(size: int) -> str:
-    """A JSON document within a text: each of its quotation marks is an escape."""
+    """Return a JSON document within a text: each of its quotation marks is an escape."""
     row = {"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}
     return json.dumps([row] * max(1, size // (len(json.dumps(row)) + 2)))
 
 
 def digits(size: int) -> str:
-    """Random bytes in base64."""
+    """Return random bytes in base64."""
     return base64.b64encode(random.Random(1).randbytes(size * 3 // 4)).decode()
 
 
@@ -188,7 +188,7 @@ def run(
 
 
 def render(rows: Sequence[SizeRow]) -> str:
-    """The lowest costs, as other load only adds to them, with their growth, in lines of text."""
+    """Render the lowest costs, as other load only adds to them, with their growth."""
     head = ["", "floor µs", "off µs", "ratio", "µs a KiB", "on µs", "ratio", "µs a KiB"]
     lines = []
     for row in rows:
@@ -200,7 +200,7 @@ def render(rows: Sequence[SizeRow]) -> str:
 
 
 def save(rows: Sequence[SizeRow], machine: dict[str, object], path: Path) -> None:
-    """Everything as JSON."""
+    """Write the rows as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, "rows": [asdict(row) for row in rows]}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -86,7 +86,7 @@ class Soak:
 
     @property
     def leaks(self) -> list[str]:
-        """What the server holds more of than after the first fifth; empty when there is none."""
+        """Return the kinds of objects and memory that grew after the first fifth of the run."""
         leaks = []
         complete = self.seconds * WARM_UP >= KEPT_S
         for kind, number in sorted(self.after.objects.items()):
@@ -174,7 +174,7 @@ async def _idle_memory_use(process: BenchProcess, caller: BenchTraffic, soak: So
 
 
 def render(soak: Soak) -> str:
-    """The operations of a run, what failed, and what is left of them."""
+    """Render the operations of a run, what failed, and what is left of them."""
     lines = [f"{number:8} {name}" for name, number in sorted(soak.counts.items())]
     lines += [
         f"{number:8} failed: {operation}" for operation, number in soak.failed.most_common(20)

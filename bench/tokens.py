@@ -30,7 +30,7 @@ class Mint:
 
     @classmethod
     def create(cls, issuer: str, resource: str, *, fast: bool = False) -> "Mint":
-        """A mint with a new RSA key, or with a *fast* one, which signs in a sixth of the time."""
+        """Create a mint with a new RSA key, or with a *fast* key, which signs six times as fast."""
         if fast:
             key = jwk.ECKey.generate_key("P-256", {"kid": "bench", "use": "sig", "alg": "ES256"})
             return cls(issuer, resource, key)
@@ -39,11 +39,11 @@ class Mint:
 
     @property
     def key_set(self) -> dict[str, object]:
-        """The public half, as the issuer publishes it."""
+        """Return the public half of the key, as the issuer publishes it."""
         return {"keys": [self.key.as_dict(private=False)]}
 
     def token(self, number: int) -> str:
-        """The token of the *number*-th caller."""
+        """Return the token of the *number*-th caller."""
         now = int(time.time())
         claims = {
             "iss": self.issuer,
@@ -60,7 +60,7 @@ class Mint:
         return jwt.encode(header, claims, self.key)
 
     def pool(self, count: int, *, first: int = 0) -> list[str]:
-        """*count* tokens, all different; signing takes most of a millisecond each."""
+        """Return *count* tokens, all different; signing takes most of a millisecond each."""
         if count <= BATCH:
             return [self.token(number) for number in range(first, first + count)]
         starts = range(first, first + count, BATCH)
@@ -73,14 +73,14 @@ class Mint:
 
 
 def mint_batch(secret: tuple[str, str, Any, int], first: int, count: int) -> list[str]:
-    """A part of a pool, in a process of its own."""
+    """Mint a part of a pool, in a process of its own."""
     issuer, resource, key, tenants = secret
     mint = Mint(issuer, resource, jwk.import_key(key), tenants)
     return [mint.token(number) for number in range(first, first + count)]
 
 
 def garbage(count: int, *, seed: int = 1) -> list[str]:
-    """Strings of a token's alphabet that are no token, none like another."""
+    """Return different strings of a token's alphabet that are no tokens."""
     source = random.Random(seed)
     alphabet = string.ascii_letters + string.digits + "-_"
     return ["".join(source.choices(alphabet, k=48)) for _ in range(count)]
@@ -111,7 +111,7 @@ class Purse:
         return cls(files)
 
     def first(self, name: str) -> str | None:
-        """The first token of a pool, for a probe; None where requests carry none."""
+        """Return the first token of a pool, for a probe; None where requests carry none."""
         if name not in self.files:
             return None
         with self.files[name].open(encoding="ascii") as lines:
@@ -119,7 +119,7 @@ class Purse:
 
     def take(self, name: str) -> str | None:
         """
-        A token for a probe.
+        Return a token for a probe.
 
         From the fresh pool the last one, which wrk reaches only when the pool is used up.
         """

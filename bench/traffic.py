@@ -140,43 +140,43 @@ class BenchTraffic:
         return counts
 
     async def calls(self, size: int) -> None:
-        """A plain call."""
+        """Make a plain call."""
         await self.call("take", size)
 
     async def lists(self, size: int) -> None:
-        """A list."""
+        """List the tools."""
         await self.ask("tools/list", {})
 
     async def progress(self, size: int) -> None:
-        """A call that reports and logs more than goes out."""
+        """Make a call that reports and logs more than goes out."""
         await self.call("report", size, progressToken="p", **{META + "logLevel": "debug"})
 
     async def nested(self, size: int) -> None:
-        """A call that calls another tool, which reports."""
+        """Make a call that calls another tool, which reports."""
         await self.call("nest", size, progressToken="p")
 
     async def threads(self, size: int) -> None:
-        """A call that runs in a thread."""
+        """Make a call that runs in a thread."""
         await self.call("block", size, progressToken="p")
 
     async def failures(self, size: int) -> None:
-        """Calls that fail, unforeseen and as told."""
+        """Make calls that fail, with an unforeseen error and without progress."""
         await self.call("fail", size, progressToken="p")
         await self.call("fail", size)
 
     async def timeouts(self, size: int) -> None:
-        """A call that takes too long, with and without progress."""
+        """Make a call that takes too long, with and without progress."""
         await self.call("linger", size, progressToken="p")
         await self.call("linger", size)
 
     async def retried(self, size: int) -> None:
-        """A call with an idempotency key, made twice."""
+        """Make a call with an idempotency key twice."""
         key = [("Idempotency-Key", f"key-{next(self._numbers)}-{id(self)}")]
         for _ in range(2):
             await self.call("report", size, fields=key)
 
     async def tasks(self, size: int) -> None:
-        """A call that becomes a task, looked at until it has ended."""
+        """Make a call that becomes a task, and poll it until it has ended."""
         result = await self.call("compute", size, capabilities=TASKS)
         while result["resultType"] == "task" or result.get("status") == "working":
             if (identity := result.get("taskId")) is None:
@@ -185,7 +185,7 @@ class BenchTraffic:
             await asyncio.sleep(0.02)
 
     async def elicitations(self, size: int) -> None:
-        """A call that asks, and the next round with the answer."""
+        """Make a call that asks, and the next round with the answer."""
         able = {"elicitation": {}}
         needed = await self.call("ask", size, capabilities=able)
         answers = dict.fromkeys(needed["inputRequests"], ACCEPTED_FORM)
@@ -193,7 +193,7 @@ class BenchTraffic:
         await self.ask("tools/call", {**_arguments("ask", size), **answered}, capabilities=able)
 
     async def approvals(self, size: int) -> None:
-        """A call that waits for an approval, which its client does not wait for."""
+        """Make a call that waits for an approval, and leave before it is decided."""
         params = _arguments("sign", min(size, MAX_SHOWN))
         # The same call would meet the same request, which may have been rejected meanwhile.
         params["arguments"]["text"] += f"{id(self)}-{next(self._numbers)}"
@@ -202,7 +202,7 @@ class BenchTraffic:
         connection.close()
 
     async def vanished(self, size: int) -> None:
-        """A client that goes away while its call runs, with and without progress."""
+        """Close the connection while its call runs, with and without progress."""
         connection = await self.begin("tools/call", _arguments("stay", size), progressToken="p")
         await (await connection.head()).event()
         connection.close()
@@ -211,19 +211,19 @@ class BenchTraffic:
         connection.close()
 
     async def half_sent(self, size: int) -> None:
-        """A client that goes away while it sends."""
+        """Close the connection while the request is being sent."""
         connection = await self.send("POST", [("Content-Length", str(size + 10))], b"{")
         connection.close()
 
     async def subscriptions(self, size: int) -> None:
-        """A stream of changes that its client leaves."""
+        """Open a stream of changes and close it."""
         filters = {"notifications": {"toolsListChanged": True}}
         connection = await self.begin("subscriptions/listen", filters)
         await (await connection.head()).event()
         connection.close()
 
     async def sessions_left(self, size: int) -> None:
-        """A session that calls and listens, and is never ended."""
+        """Open a session, call and listen, and never end the session."""
         session = await self._open()
         await self._within(session, "tools/call", _arguments("report", size, with_progress=True))
         connection = await self.send("GET", [("Mcp-Session-Id", session)])
@@ -231,7 +231,7 @@ class BenchTraffic:
         connection.close()
 
     async def sessions_ended(self, size: int) -> None:
-        """A session whose call asks and is answered, and which is ended."""
+        """Open a session whose call asks, answer it, and end the session."""
         session = await self._open()
         body = _message("tools/call", _arguments("ask", size, with_progress=True), 7)
         connection = await self.send("POST", [("Mcp-Session-Id", session)], body)
@@ -245,7 +245,7 @@ class BenchTraffic:
         await self._end(session)
 
     async def cancelled(self, size: int) -> None:
-        """A call that its client takes back, and one whose session is ended."""
+        """Cancel a call, and end the session of another call."""
         session = await self._open()
         body = _message("tools/call", _arguments("stay", size, with_progress=True), 7)
         connection = await self.send("POST", [("Mcp-Session-Id", session)], body)

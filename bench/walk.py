@@ -60,7 +60,7 @@ class WalkFiles:
 
     @property
     def files(self) -> frozenset[str]:
-        """The files of these functions."""
+        """Return the files of these functions."""
         return frozenset(name.partition(" ")[0] for name in self.functions)
 
 
@@ -145,7 +145,7 @@ class WalkCaller:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _calls(self) -> Iterator[set[CodeType]]:
-        """One connection and one token, as the workload `warm` has them."""
+        """Call over one connection with one token, as the workload `warm` does."""
         (workload,) = by_name(["warm"])
         endpoint = BenchEndpoint(self._parts.port or 80)
         fields = workload.headers(endpoint) | {"Authorization": f"Bearer {self._token}"}
@@ -177,7 +177,7 @@ class WalkCaller:
                 yield self._recorder.before_run, codes
 
     async def _approved(self, text: str) -> set[CodeType]:
-        """A call on an open connection that waits on its stream, its approval, and its answer."""
+        """Call on an open connection, approve the call while it waits, and read its answer."""
         address = (self._parts.hostname or "", self._parts.port or 80)
         traffic = BenchTraffic(address, self._parts.netloc, self._parts.path, self._token)
         codes: set[CodeType] = set()

@@ -94,7 +94,7 @@ def run(
 
 
 def render(samples: Sequence[ProcessesSample]) -> str:
-    """The medians as lines of text."""
+    """Return the medians as lines of text."""
     lines = [
         f"SQLite and Valkey, {os.cpu_count()} cores, all controls on",
         f"for each worker {CONNECTIONS} connections that pause {PAUSE_MS} ms after each call",

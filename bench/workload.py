@@ -34,12 +34,12 @@ class BenchEndpoint:
 
     @property
     def address(self) -> str:
-        """Where to connect."""
+        """Return the address to connect to."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def host(self) -> str:
-        """The value of the Host header."""
+        """Return the value of the Host header."""
         return self.name or self.address
 
 
@@ -72,7 +72,7 @@ class Workload:
 
     @property
     def answer(self) -> str:
-        """The kind of answer, which decides its size."""
+        """Return the kind of answer, which decides its size."""
         if self.status != 200:
             return "refusal"
         if self.progress:
@@ -81,12 +81,12 @@ class Workload:
 
     @property
     def tool(self) -> str:
-        """The tool that a call names."""
+        """Return the tool that a call names."""
         return self.other_tool or ("count_slowly" if self.progress else "echo")
 
     @property
     def body(self) -> bytes:
-        """The JSON-RPC request, the same bytes every time."""
+        """Return the JSON-RPC request, the same bytes every time."""
         params: dict[str, object] = {"_meta": META}
         if self.progress:
             params["_meta"] = META | {"progressToken": 1}
@@ -97,7 +97,7 @@ class Workload:
         return json.dumps(message, separators=(",", ":")).encode()
 
     def headers(self, endpoint: BenchEndpoint) -> dict[str, str]:
-        """Everything but Authorization and Content-Length."""
+        """Return all headers but Authorization and Content-Length."""
         headers = {
             "Host": endpoint.host,
             "Accept": "application/json, text/event-stream",
@@ -110,7 +110,7 @@ class Workload:
         return headers
 
     def misread(self, status: int, body: bytes) -> str | None:
-        """Why an answer is not the one expected; None when it is."""
+        """Return why an answer is not the expected one; None when it is."""
         if status != self.status:
             return f"status {status} instead of {self.status}: {body[:300]!r}"
         if self.status != 200:
@@ -204,7 +204,7 @@ WORKLOADS = (
 
 
 def by_name(names: Sequence[str]) -> tuple[Workload, ...]:
-    """The workloads of these names, in their usual order; ValueError for an unknown name."""
+    """Return the named workloads in their usual order; raise ValueError for an unknown name."""
     unknown = set(names) - {workload.name for workload in WORKLOADS}
     if unknown:
         offered = ", ".join(workload.name for workload in WORKLOADS)

@@ -88,17 +88,17 @@ class Account:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Return the answers a second."""
         return self.requests / (self.duration_us / 1e6) if self.duration_us else 0.0
 
 
 def quoted(text: str) -> str:
-    """A Lua string of a JSON-safe text (Lua 5.1 reads the escapes that JSON writes here)."""
+    """Return a Lua string of a JSON-safe text (Lua 5.1 reads the escapes that JSON writes here)."""
     return json.dumps(text)
 
 
 def script(workload: Workload, endpoint: BenchEndpoint, tokens: Path | None) -> str:
-    """The Lua script that sends one workload, cycling through a file of tokens."""
+    """Return the Lua script that sends one workload, cycling through a file of tokens."""
     lines = [f"POST {endpoint.path} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in workload.headers(endpoint).items()]
     lines.append(f"Content-Length: {len(workload.body)}")
@@ -111,7 +111,7 @@ def script(workload: Workload, endpoint: BenchEndpoint, tokens: Path | None) -> 
 
 
 def parse(output: str) -> Account:
-    """The account in wrk's output; LoadError when it holds none."""
+    """Parse the account in wrk's output; raise LoadError when there is none."""
     match = ACCOUNT.search(output)
     if not match:
         raise LoadError(f"wrk reported nothing: {output.strip()[-300:]}")
@@ -119,7 +119,7 @@ def parse(output: str) -> Account:
 
 
 def program() -> str:
-    """Where wrk is; LoadError with how to install it."""
+    """Return where wrk is; raise LoadError with how to install it."""
     path = shutil.which("wrk")
     if path is None:
         raise LoadError(MISSING)

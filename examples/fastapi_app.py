@@ -39,7 +39,7 @@ ISSUER = Issuer(
 
 
 def caller(request: Request) -> TenantContext:
-    """Who calls, as the token proved it."""
+    """Return the caller, as the token proved it."""
     return caller_of(request.scope)
 
 
@@ -50,18 +50,18 @@ invoices = FastAPI(title="Invoices")
 
 @invoices.get("/")
 async def list_invoices(who: Caller) -> dict[str, Any]:
-    """The invoices of the caller's own tenant."""
+    """List the invoices of the caller's own tenant."""
     return {"tenant": who.tenant_id, "subject": who.subject, "invoices": []}
 
 
 @invoices.get("/archive")
 async def list_archive(x_account: Annotated[str, Header()]) -> dict[str, Any]:
-    """An older part, which knows nothing of the gate: it trusts a header, and may."""
+    """List archived invoices: an older part that does not know the gate and trusts a header."""
     return {"account": x_account, "invoices": []}
 
 
 def create_app(resource: Resource, issuer: Issuer, *, development: bool = False) -> FastAPI:
-    """The whole app: metadata for every client, invoices for those with a token for *resource*."""
+    """Create the app: metadata for every client, invoices for clients with a token."""
     registry = IssuerRegistry([issuer])
     keys = IssuerKeySets(Fetcher(development=development))
     verifier = JwtVerifier(registry, keys, VerdictCache(), policy=Policy(development=development))

@@ -32,7 +32,7 @@ class SureForm(BaseModel):
 
 
 async def kept(ctx: CallContext) -> list[Expense]:
-    """The tenant's receipts, in the order in which they came."""
+    """Return the tenant's receipts, in the order in which they came."""
     try:
         data = await ctx.workspace.read(FILE, limit=MAX_BYTES)
     except ToolFailure as missing:
@@ -82,7 +82,7 @@ async def clear_expenses(ctx: CallContext) -> str:
 
 @pack.resource("expenses://all", scopes={"expenses:read"}, mime_type="application/json")
 async def all_expenses(ctx: CallContext) -> list[Expense]:
-    """Every receipt, as JSON."""
+    """Return every receipt, as JSON."""
     return await kept(ctx)
 
 

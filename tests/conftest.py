@@ -63,7 +63,7 @@ FROM_TESTS = re.compile(r"^(?:from|import) (tests\.[\w.]+)", re.MULTILINE)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Properties are tried with a few examples, and with --slow once more with many."""
+    """Try properties with a few examples, and with --slow once more with many."""
     settings.load_profile("many" if config.option.slow else "few")
 
 
@@ -110,21 +110,21 @@ def pytest_collection_modifyitems(
 
 
 def is_selected(item: pytest.Item, *, with_slow: bool) -> bool:
-    """Whether a test is among those that are asked for."""
+    """Return whether a test is among the requested ones."""
     if item.get_closest_marker("slow"):
         return with_slow
     return not with_slow or is_hypothesis_test(getattr(item, "obj", None))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With --slow, most files have no test to run, and importing them all takes half a minute."""
+    """Ignore files without slow tests with --slow: importing all of them takes half a minute."""
     if config.option.slow and collection_path.name.startswith("test_"):
         return None if may_have_slow_tests(collection_path) else True
     return None
 
 
 def may_have_slow_tests(file: Path) -> bool:
-    """Whether it, a conftest above it, or what they import of the tests makes a test slow."""
+    """Return whether the file, a conftest above it, or what they import makes a test slow."""
     folders = file.relative_to(TESTS).parents[:-1]
     read = set(NEUTRAL_FILES)
     unread = {file, *(TESTS / folder / "conftest.py" for folder in folders)}
@@ -139,7 +139,7 @@ def may_have_slow_tests(file: Path) -> bool:
 
 @cache
 def _read(file: Path) -> tuple[bool, list[Path]]:
-    """Whether such a word stands in a file, and what it imports of the tests."""
+    """Return whether such a word stands in a file, and what it imports of the tests."""
     if not file.is_file():
         return False, []
     text = file.read_text(encoding="utf-8")
@@ -154,7 +154,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Where everything is installed, a skip would hide a missing test."""
+    """Report a skip as a failure with --no-skips, as it would hide a missing test."""
     report = (yield).get_result()
     if report.skipped and not hasattr(report, "wasxfail") and item.config.option.no_skips:
         report.outcome = "failed"
@@ -162,7 +162,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def isolated_logging() -> Iterator[None]:
-    """A command of this process sets up logging; the tests of other files hear as before."""
+    """Restore the logging that a command in this process sets up."""
     root = logging.getLogger()
     handlers = root.handlers
     loggers = [logging.getLogger(name) for name in (None, *OWN_LOGGERS)]
@@ -175,13 +175,13 @@ def isolated_logging() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """asyncio, as in production; the tests never run on another loop."""
+    """Return asyncio, as in production; the tests never run on another loop."""
     return "asyncio"
 
 
 @pytest.fixture(scope="module")
 def idp() -> Iterator[Idp]:
-    """One identity provider for each test module."""
+    """Serve one identity provider for each test module."""
     with Idp() as idp:
         yield idp
 
@@ -194,7 +194,7 @@ def shared_internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Intern
 
 @pytest.fixture
 def internet(shared_internet: Internet) -> Internet:
-    """The small internet, with nothing remembered."""
+    """Return the small internet, with nothing remembered."""
     return shared_internet.reset()
 
 
@@ -226,21 +226,21 @@ def in_working_directory(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """One PostgreSQL for the whole run; a test takes a database of it."""
+    """Serve one PostgreSQL for the whole run; a test takes a database of it."""
     with Postgres.running() as server:
         yield server
 
 
 @pytest.fixture
 def postgres(postgres_server: Postgres) -> Iterator[str]:
-    """The URL of an empty PostgreSQL database that is this test's alone."""
+    """Yield the URL of an empty PostgreSQL database that is this test's alone."""
     with postgres_server.database() as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: Postgres) -> Iterator[str]:
-    """The name of a database with our tables in it, to be copied."""
+    """Yield the name of a database with our tables in it, to be copied."""
 
     async def made(url: str) -> None:
         async with aclosing(database_of(url)) as database:
@@ -253,28 +253,28 @@ def postgres_template(postgres_server: Postgres) -> Iterator[str]:
 
 @pytest.fixture
 def migrated_postgres(postgres_server: Postgres, postgres_template: str) -> Iterator[str]:
-    """The URL of a PostgreSQL database of this test's own that a server can use at once."""
+    """Yield the URL of this test's own PostgreSQL database, which a server can use at once."""
     with postgres_server.database(like=postgres_template) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def shared_database(postgres_server: Postgres, postgres_template: str) -> Iterator[str]:
-    """The name of a database with our tables, which one test has after the other."""
+    """Yield the name of a database with our tables, which tests use one after another."""
     with postgres_server.database(like=postgres_template) as url:
         yield url.rpartition("/")[2]
 
 
 @pytest.fixture
 def emptied_postgres(postgres_server: Postgres, shared_database: str) -> Iterator[str]:
-    """`migrated_postgres` in a fifth of its time, for tests that leave the tables as they are."""
+    """Yield `migrated_postgres` in a fifth of the time, for tests that do not alter tables."""
     yield postgres_server.url(shared_database)
     postgres_server.empty(shared_database)
 
 
 @pytest.fixture(scope="session")
 def pgbouncer(postgres_server: Postgres) -> Iterator[PgBouncer]:
-    """One PgBouncer in transaction mode for the whole run."""
+    """Serve one PgBouncer in transaction mode for the whole run."""
     if pgbouncer_program() is None:
         pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
     with PgBouncer.running(postgres_server) as pooler:
@@ -283,26 +283,26 @@ def pgbouncer(postgres_server: Postgres) -> Iterator[PgBouncer]:
 
 @pytest.fixture(scope="session")
 def valkey_server() -> Iterator[Valkey]:
-    """One Valkey for the whole run; a test takes a database of it."""
+    """Serve one Valkey for the whole run; a test takes a database of it."""
     with Valkey.running() as server:
         yield server
 
 
 @pytest.fixture
 def valkey(valkey_server: Valkey) -> str:
-    """The URL of an empty Valkey database that is this test's alone."""
+    """Return the URL of an empty Valkey database that is this test's alone."""
     return valkey_server.url()
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", POOLER])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new database, once for each backend."""
+    """Return the URL of a new database, once for each backend."""
     return "memory:" if request.param == "memory" else a_sql_url(request, tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", POOLER])
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new database that several processes share, once for each backend."""
+    """Return the URL of a new database that several processes share, once for each backend."""
     return a_sql_url(request, tmp_path)
 
 
@@ -315,7 +315,7 @@ async def records(database_url: str) -> AsyncIterator[Records]:
 
 @pytest.fixture(params=["memory", "valkey"])
 async def shared_store(request: pytest.FixtureRequest) -> AsyncIterator[SharedStore]:
-    """What connects processes, once for each backend."""
+    """Yield the store that connects processes, once for each backend."""
     url = "" if request.param == "memory" else request.getfixturevalue("valkey")
     opened = await open_shared_store(url)
     yield opened
@@ -324,7 +324,7 @@ async def shared_store(request: pytest.FixtureRequest) -> AsyncIterator[SharedSt
 
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
-    """A server that this test may stop."""
+    """Serve a PostgreSQL that this test may stop."""
     with Postgres.running() as server:
         yield server
 
@@ -369,7 +369,7 @@ outbox_message = partial(
 
 
 async def store_records(records: Records, tenant: str) -> None:
-    """One record of each kind, and two entries of different subjects."""
+    """Store one record of each kind, and two entries of different subjects."""
     ours = records.of(tenant)
     await ours.tasks.create(task())
     await ours.idempotency.begin(idempotency_record(), now=0.0)

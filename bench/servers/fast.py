@@ -8,7 +8,7 @@ from bench.servers.settings import Settings, serve
 
 
 def server(settings: Settings) -> FastMCP:
-    """The same `echo`, and as many more tools as the list needs."""
+    """Return a server with the same `echo`, and as many more tools as the list needs."""
     auth = JWTVerifier(
         jwks_uri=settings.jwks_uri,
         issuer=settings.issuer,
@@ -23,7 +23,7 @@ def server(settings: Settings) -> FastMCP:
         return text
 
     async def filler(name: str, count: int = 1, tags: list[str] | None = None) -> str:
-        """One of the tools that make the list long."""
+        """Return the name: one of the tools that make the list long."""
         return name
 
     for number in range(1, settings.tools):

@@ -20,7 +20,7 @@ CHALLENGE = (
 def answer(
     status: int, text: str, size: int, *headers: tuple[bytes, bytes]
 ) -> tuple[dict[str, Any], ...]:
-    """The two messages of a whole answer: *text* in a body of at least *size* bytes."""
+    """Return the two messages of a whole answer: *text* in a body of at least *size* bytes."""
     body = text.encode().ljust(size)
     length = (b"content-length", str(len(body)).encode())
     return (

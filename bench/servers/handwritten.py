@@ -24,7 +24,7 @@ class Checker:
         self._cache: dict[str, dict[str, Any]] | None = {} if cached else None
 
     def claims(self, token: str) -> dict[str, Any]:
-        """The claims of a good token; jwt.InvalidTokenError for any other."""
+        """Return the claims of a good token; raise jwt.InvalidTokenError for any other."""
         if self._cache is None:
             return self._verified(token)
         claims = self._cache.get(token)
@@ -52,7 +52,7 @@ class Checker:
 
 
 def application(settings: Settings, *, cached: bool) -> Starlette:
-    """One route, one tool."""
+    """Return an application with one route and one tool."""
     checker = Checker(settings, cached=cached)
     challenge = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 

@@ -18,7 +18,7 @@ class Verifier:
         self._keys = {key.key_id: key.key for key in key_set.keys}
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """The token's meaning, or None (the SDK then refuses)."""
+        """Return what a token grants, or None (the SDK then refuses)."""
         try:
             claims = jwt.decode(  # noqa: TID251 - what the SDK documents
                 token,
@@ -41,7 +41,7 @@ class Verifier:
 
 
 def server(settings: Settings) -> MCPServer:
-    """The same `echo`, and as many more tools as the list needs."""
+    """Return a server with the same `echo`, and as many more tools as the list needs."""
     auth = AuthSettings(
         issuer_url=AnyHttpUrl(settings.issuer),
         resource_server_url=AnyHttpUrl(settings.resource),
@@ -55,7 +55,7 @@ def server(settings: Settings) -> MCPServer:
         return text
 
     async def filler(name: str, count: int = 1, tags: list[str] | None = None) -> str:
-        """One of the tools that make the list long."""
+        """Return the name: one of the tools that make the list long."""
         return name
 
     for number in range(1, settings.tools):

@@ -34,12 +34,12 @@ class Settings:
 
     @classmethod
     def read(cls) -> "Settings":
-        """What the harness saved for this process."""
+        """Read the settings that the harness saved for this process."""
         return cls(**json.loads(Path(os.environ[VARIABLE]).read_text(encoding="utf-8")))
 
 
 def serve(app: Any, settings: Settings, *, lifespan: str = "auto") -> None:
-    """Uvicorn at its fastest; its defaults would cost these servers a factor of up to five."""
+    """Run Uvicorn at its fastest; its defaults would make these servers up to five times slower."""
     uvicorn.run(
         app,
         host="127.0.0.1",

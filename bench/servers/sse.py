@@ -15,7 +15,7 @@ waiting: set[asyncio.Queue[bytes]] = set()
 
 
 async def events() -> AsyncIterator[bytes]:
-    """One event at once, and one for each announcement."""
+    """Yield one event at once, and one for each announcement."""
     queue: asyncio.Queue[bytes] = asyncio.Queue()
     waiting.add(queue)
     try:

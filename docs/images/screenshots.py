@@ -128,7 +128,7 @@ def _series(
 
 
 def taken(page: Page, most: int) -> bytes:
-    """The page from its top, as long as it is but for a bound."""
+    """Take a screenshot of the page from its top, at most *most* pixels high."""
     page.evaluate(STEADY)
     height = int(page.evaluate("document.documentElement.scrollHeight"))
     width = int(page.evaluate("window.innerWidth"))
@@ -137,7 +137,7 @@ def taken(page: Page, most: int) -> bytes:
 
 
 def small(browser: Browser, picture: bytes) -> bytes:
-    """The same picture with a palette (PNG, colour type 3)."""
+    """Convert a picture to one with a palette (PNG, colour type 3)."""
     page = browser.new_page()
     data = base64.b64encode(picture).decode()
     width, height, palette, rows = page.evaluate(PALETTE, [data, COLOURS])
@@ -153,7 +153,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def scenes(billing: BillingServer, browser: Browser, **more: Any) -> Iterator[Scene]:
-    """Each scene; what is different about the browser (as playwright has it) is in *more*."""
+    """Yield each scene; *more* has the options of the browser that differ (as in playwright)."""
     look = {**WIDE_SCREEN, **more}
     yield from _outside(billing, browser, look)
     with signed_in(billing, browser, "dave", **look) as dave:
@@ -174,7 +174,7 @@ def scenes(billing: BillingServer, browser: Browser, **more: Any) -> Iterator[Sc
 
 
 def _processes(billing: BillingServer) -> None:
-    """Two replicas, of which one has another version and does not reach an issuer."""
+    """Store two replicas, of which one has another version and does not reach an issuer."""
     now, entries = billing.now(), billing.server.services.records.of(DEPLOYMENT).entries(PROCESSES)
     for number, version, state in ((0, "0.1.0", "ready"), (1, "0.2.0", "connect")):
         report = ProcessReport(
@@ -202,7 +202,7 @@ def _processes(billing: BillingServer) -> None:
 
 
 def _upstreams(billing: BillingServer) -> None:
-    """A server that works, with a change that waits, one that fails, and an agent."""
+    """Add a server that works, with a change that waits, one that fails, and an agent."""
     upstreams, now = billing.server.services.upstreams.services, billing.now()
     actor = ManagementActor(operator="operator")
     described = {"crm": "Customers and orders", "search": "Search of the intranet"}
@@ -353,7 +353,7 @@ def _scripts(billing: BillingServer) -> ScriptApprovals:
 
 
 def _submit(billing: BillingServer) -> None:
-    """A script that was approved has changed."""
+    """Submit a script that was approved and has changed."""
     before = Script("monthly_report", SCRIPT_BEFORE.encode(), "workspace")
     after = Script("monthly_report", SCRIPT_AFTER.encode(), "workspace")
     billing.server.run(_scripts(billing).approve(before, by=ALICE))
@@ -363,7 +363,7 @@ def _submit(billing: BillingServer) -> None:
 
 
 def _refused(billing: BillingServer) -> str:
-    """Where a script is found that was rejected."""
+    """Reject a script and return where it is shown."""
     script = Script("clean_up", CLEAN_UP.encode(), "workspace")
     billing.server.run(
         _scripts(billing).request([script], caller=a_caller(subject="erin"), max_waiting=10)
@@ -375,7 +375,7 @@ def _refused(billing: BillingServer) -> str:
 
 
 def _script(billing: BillingServer) -> str:
-    """Where it is reviewed."""
+    """Return where the script is reviewed."""
     (review,) = billing.server.run(_scripts(billing).waiting())
     return f"script-{review.digest}"
 

@@ -108,7 +108,7 @@ async def sales_chart(ctx: CallContext) -> list[str | Image]:
 
 @pack.resource("crm://customers/{email}", scopes={"crm:read"})
 async def customer(ctx: CallContext, email: str) -> bytes | None:
-    """A customer."""
+    """Return a customer."""
     entry = await ctx.entries("customers").get(email)
     return entry.value if entry else None
 

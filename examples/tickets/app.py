@@ -75,13 +75,13 @@ class TicketServer:
 
 
 def customer_of(request: Request) -> str | None:
-    """Whose token the request carries."""
+    """Return the customer whose token the request carries."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return TOKENS.get(token) if scheme == "Bearer" else None
 
 
 def refusal(status: int, word: str, message: str, field: str | None = None) -> Response:
-    """An answer that says what is wrong."""
+    """Return an answer that says what is wrong."""
     told = {"error": word, "message": message}
     return JSONResponse(told | ({"field": field} if field else {}), status)
 

@@ -63,7 +63,7 @@ class SourceContents:
 
 @cache
 def source_files() -> Sequence[Path]:
-    """Every Python file that ships, sorted."""
+    """Return every Python file that ships, sorted."""
     return sorted(
         path for package, root in SOURCE_ROOTS.items() for path in (root / package).rglob("*.py")
     )
@@ -72,7 +72,7 @@ def source_files() -> Sequence[Path]:
 @cache
 def other_files() -> Sequence[Path]:
     """
-    Every Python file of the tests, the benchmarks, the documentation and the examples, sorted.
+    Return every Python file of the tests, benchmarks, documentation and examples, sorted.
 
     Without the files of others, which are kept as they are.
     """
@@ -85,7 +85,7 @@ def other_files() -> Sequence[Path]:
 
 
 def module_name(path: Path) -> str:
-    """`server/gatepost/mcp/revisions.py` → `gatepost.mcp.revisions`."""
+    """Turn `server/gatepost/mcp/revisions.py` into `gatepost.mcp.revisions`."""
     for root in SOURCE_ROOTS.values():
         if path.is_relative_to(root):
             parts = path.relative_to(root).with_suffix("").parts
@@ -95,7 +95,7 @@ def module_name(path: Path) -> str:
 
 @cache
 def contents(path: Path) -> SourceContents:
-    """What stands in a file; it is read and parsed once, however many rules ask."""
+    """Return what stands in a file; it is read and parsed once, however many rules ask."""
     found = SourceContents()
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found.named.extend(modules_named(tree))
@@ -156,7 +156,7 @@ def set_by(node: ast.AST) -> Iterator[str]:
 
 def modules_named(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """
-    The modules of ours that stand in texts, with their lines.
+    Yield the modules of ours that stand in texts, with their lines.
 
     A text may name a package for many reasons, so that counts in `import_module` alone.
     """
@@ -173,7 +173,7 @@ def modules_named(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def is_module(name: str) -> bool:
-    """Whether a text names a module of ours, with or without a name in it (`module:name`)."""
+    """Return whether a text names a module of ours, also with a name in it (`module:name`)."""
     name = name.partition(":")[0]
     if not MODULE.fullmatch(name):
         return False
@@ -182,12 +182,12 @@ def is_module(name: str) -> bool:
 
 
 def docstring_of(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """The docstring on one line; empty where there is none."""
+    """Return the docstring on one line; empty where there is none."""
     return " ".join((ast.get_docstring(node) or "").split())
 
 
 def calls_of(names: Collection[str], files: Iterable[Path] = ()) -> Iterator[ast.Call]:
-    """Every call of a function with one of these names in those files, or in the whole source."""
+    """Yield every call of a function with one of these names, by default in the whole source."""
     for path in files or source_files():
         text = path.read_text(encoding="utf-8")
         # To parse a file takes a hundred times as long as to look through it.
@@ -200,26 +200,26 @@ def calls_of(names: Collection[str], files: Iterable[Path] = ()) -> Iterator[ast
 
 
 def refusal_codes(files: Iterable[Path] = ()) -> set[str]:
-    """The second argument of every refusal (status, code, message), by default in all files."""
+    """Return the second argument of each refusal (status, code, message), by default of all."""
     codes = [call.args[1] for call in calls_of(REFUSAL_CLASSES, files)]
     return {str(code.value) for code in codes if isinstance(code, ast.Constant)}
 
 
 def names_in(node: ast.AST) -> tuple[str, ...]:
-    """The keys that a dictionary spells out."""
+    """Return the keys that a dictionary spells out."""
     keys = node.keys if isinstance(node, ast.Dict) else []
     return tuple(str(key.value) for key in keys if isinstance(key, ast.Constant))
 
 
 def dotted(node: ast.AST) -> str:
-    """`a.b.c` as it is written; empty for anything else."""
+    """Return `a.b.c` as it is written; empty for anything else."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def wrong(files: Iterable[Path], rule: Callable[[Path], Iterable[tuple[str, int]]]) -> list[str]:
-    """What a rule finds in each file, as `file:line: what`."""
+    """List what a rule finds in each file, as `file:line: what`."""
     return [
         f"{path.relative_to(ROOT)}:{line}: {what}" for path in files for what, line in rule(path)
     ]

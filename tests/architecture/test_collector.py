@@ -15,7 +15,7 @@ CONTAINERS = (tuple, frozenset, dict, Mapping)
 
 
 def unseen() -> Iterator[type[msgspec.Struct]]:
-    """Every struct that is declared with `gc=False`."""
+    """Yield every struct that is declared with `gc=False`."""
     for path in source_files():
         if "gc=False" not in path.read_text(encoding="utf-8"):
             continue
@@ -27,13 +27,13 @@ def unseen() -> Iterator[type[msgspec.Struct]]:
 
 
 def is_unseen(kind: Any) -> bool:
-    """Whether the collector does not look into objects of this type."""
+    """Return whether the collector does not look into objects of this type."""
     struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
     return struct and not kind.__struct_config__.gc
 
 
 def holds_no_ring(kind: Any) -> bool:
-    """Whether values of this type lead to plain values only, however deep."""
+    """Return whether values of this type lead to plain values only, however deep."""
     origin = typing.get_origin(kind)
     if origin is typing.Literal or kind is Ellipsis or kind in UNTRACKED_TYPES or is_unseen(kind):
         return True

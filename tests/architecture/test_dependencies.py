@@ -28,7 +28,7 @@ def declared() -> list[Requirement]:
 
 
 def closure() -> set[str]:
-    """Every package that installing the core brings, on this machine."""
+    """Return every package that installing the core brings, on this machine."""
     names: set[str] = set()
     todo = declared()
     while todo:

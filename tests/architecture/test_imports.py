@@ -20,7 +20,7 @@ ROW = re.compile(r"^\| `(?P<package>gatepost[\w.]*)` \| (?P<allowed>[^|]*) \|$",
 
 
 def table() -> dict[str, list[str]]:
-    """Each package, in the order of the page, with those that it may import."""
+    """Return each package, in the order of the page, with the packages that it may import."""
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     section = text.split("## Who may import whom")[1].split("\n## ")[0]
     return {
@@ -33,7 +33,7 @@ ALLOWED_IMPORTS = table()
 
 
 def package_of(name: str) -> str:
-    """`gatepost.mcp.tasks.store` → `gatepost.mcp`; other distributions are one package each."""
+    """Return the package of a module: `gatepost.mcp.tasks.store` is in `gatepost.mcp`."""
     parts = name.split(".")
     if parts[0] != "gatepost" or len(parts) == 1:
         return parts[0]
@@ -50,7 +50,7 @@ MODULES_AT_THE_TOP = {
 
 
 def imports(path: Path) -> list[tuple[str, int]]:
-    """The packages of ours that a module imports or names, beside its own, with their lines."""
+    """List the other packages of ours that a module imports or names, with the lines."""
     own, have = package_of(module_name(path)), contents(path)
     imported = (
         (package_of(name), line) for name, line in have.imports + have.named if is_ours(name)

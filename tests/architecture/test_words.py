@@ -71,11 +71,28 @@ SAY_INSTEAD = {
 """Words that named modules, classes and functions once, with what the names say now."""
 SAY_IN_TESTS = SAY_INSTEAD | {
     "anybody": "a caller, or any person",
+    "chatty": "with messages",
+    "crew": "workers",
+    "dice": "generator",
     "everybody": "all callers",
+    "habit": "option",
+    "hasty": "short wait, or short limit",
     "house": "upstream",
+    "hurried": "short",
+    "impatient": "short timeout",
+    "moody": "unreliable",
     "nobody": "no caller, or no approver",
+    "onward": "the path to return to",
+    "somehow": "the condition",
+    "stir": "wake",
     "stranger": "unknown caller, or attacker",
+    "talk": "client",
+    "took": "a noun with a unit",
     "town": "upstreams",
+    "twisted": "badly signed",
+    "went": "result",
+    "whence": "origin",
+    "world": "internet, or deployment",
 }
 SAY_IN_CODE = SAY_INSTEAD | {
     "dice": "random",
@@ -209,14 +226,14 @@ def prose_of(path: Path) -> Iterator[str]:
 
 
 def words_of(name: str) -> set[str]:
-    """`RecordBuilder` and `record_builder` → record, builder; a plural counts as its singular."""
+    """Split `RecordBuilder` or `record_builder` into words; a plural counts as its singular."""
     apart = name if name.isupper() else re.sub(r"([A-Z])", r" \1", name)
     words = re.findall(r"[a-z]+", apart.lower())
     return {*words, *(word.removesuffix("s") for word in words)}
 
 
 def prose(path: Path) -> Iterator[str]:
-    """The comments and the texts of a file; a text may be a docstring or a message."""
+    """Yield the comments and the texts of a file; a text may be a docstring or a message."""
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
             if token.type in (tokenize.COMMENT, tokenize.STRING):

@@ -41,7 +41,7 @@ def with_modulus(modulus: int, **members: Any) -> dict[str, Any]:
 
 
 def spare_key() -> dict[str, Any]:
-    """A good key beside bad ones, so that the set as a whole is usable."""
+    """Return a good key to put beside bad ones, so that the set as a whole is usable."""
     return f.jwk(rsa_key("spare"), "spare")
 
 
@@ -77,7 +77,7 @@ def keys_of_one_id() -> list[dict[str, Any]]:
 
 
 def odd_key_sets() -> dict[str, list[Any]]:
-    """Issuer name → its key set; every one signs for the tenant of its own name."""
+    """Return the key set of each issuer name; each issuer signs for the tenant of its name."""
     good = f.jwk(rsa_key())
     bad = {
         "ed448": f.jwk(ed448_key()),
@@ -116,7 +116,7 @@ FAULTY_ISSUERS = (
 
 
 def configure(idp: Idp) -> list[dict[str, Any]]:
-    """The `[[issuers]]` tables for all of them, and their key sets put in place."""
+    """Serve the key sets of all issuers and return their `[[issuers]]` tables."""
     tables: list[dict[str, Any]] = [
         {
             "issuer": idp.issuer("main", [f.jwk(rsa_key())]),
@@ -154,7 +154,7 @@ class AttackedServer(Server):
         return f"{WELL_KNOWN}{self.client.path}"
 
     def signs(self, issuer: str) -> Signer:
-        """The signer that belongs to an issuer with an EC key."""
+        """Return the signer that belongs to an issuer with an EC key."""
         assert issuer == "ec"
         return signer(ec_key(), "ES256")
 
@@ -169,7 +169,7 @@ class AttackedServer(Server):
         tool: str = "record_call",
         content_type: str = "application/json",
     ) -> RawAnswer:
-        """One request with exactly these extra fields; by default a call of `record_call`."""
+        """Send one request with exactly these extra fields; by default a call of `record_call`."""
         usual, call = modern_request("tools/call", {"name": tool, "arguments": {}})
         sent = call if body is None else body
         head: list[tuple[str, str | bytes]] = [
@@ -192,7 +192,7 @@ class AttackedServer(Server):
         tool: str = "record_call",
         fields: Fields = (),
     ) -> RawAnswer:
-        """The token opens nothing: this refusal, no tool run, nothing of it in answer or log."""
+        """Assert that the token is refused, no tool runs, and no answer or log contains it."""
         with self.nothing_runs():
             answer = self.call(token, fields=fields, tool=tool)
         assert answer.status == status, answer
@@ -217,7 +217,7 @@ class AttackedServer(Server):
         fields: Fields = (),
         headers: dict[str, str] | None = None,
     ) -> TenantContext:
-        """The token opens: the tool ran exactly once; answers the caller that it saw."""
+        """Assert that the tool ran exactly once, and return the caller that it saw."""
         before = len(CALLS)
         answer = self.call(token, fields=[*fields, *(headers or {}).items()], tool=tool)
         assert answer.status == 200, answer
@@ -233,7 +233,7 @@ PARSERS = {"httptools": HttptoolsProtocol, "h11": StrictH11Protocol}
 @pytest.fixture(autouse=True)
 def short_refresh_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    An issuer may be asked again in half a second instead of five (tests/authz/test_keyset.py).
+    Let an issuer be asked again after half a second instead of five.
 
     In which order tests meet an issuer decides which of them has to wait for that.
     """
@@ -244,7 +244,7 @@ def short_refresh_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 def serving(
     idp: Idp, parser: str, *, keyring: KeyRing | None = None, **settings: Any
 ) -> Iterator[AttackedServer]:
-    """A running server whose configuration is the attacked one with *settings* changed."""
+    """Serve the attacked configuration with *settings* changed."""
     usual: dict[str, Any] = {
         "tools": {"packs": [], "load": [SAMPLE_TOOLS]},
         "scopes": {"obtainable": ["files:read", "files:write"]},
@@ -262,7 +262,7 @@ def serving(
 
 @pytest.fixture(scope="session", params=PARSERS)
 def server(request: pytest.FixtureRequest) -> Iterator[AttackedServer]:
-    """Gatepost on uvicorn with this HTTP parser."""
+    """Serve Gatepost on uvicorn with this HTTP parser."""
     with Idp() as idp, serving(idp, request.param) as server:
         yield server
 
@@ -275,7 +275,7 @@ async def accept_arguments(ctx: CallContext, arguments: Any) -> Outcome:
 
 
 def endpoint_of(tools: list[Tool]) -> EndpointClient:
-    """An endpoint with these tools, that do nothing once their arguments are found to be right."""
+    """Return an endpoint with these tools, which do nothing once their arguments are valid."""
     client = EndpointClient(
         [msgspec.structs.replace(tool, invoke=accept_arguments) for tool in tools]
     )
@@ -300,17 +300,17 @@ async def delays_no_other_call(client: EndpointClient, tool: str, arguments: byt
 
 
 def list_of(item: bytes, size: int) -> bytes:
-    """A list that is so large, in bytes."""
+    """Return a list of *size* bytes."""
     return b"[" + b",".join([item] * max(size // (len(item) + 1), 1)) + b"]"
 
 
 def object_of(item: bytes, members: int) -> bytes:
-    """An object of so many members."""
+    """Return an object with *members* members."""
     return b"{" + b",".join(b'"k%d":' % n + item for n in range(members)) + b"}"
 
 
 def tool_of_type(hint: Any) -> Tool:
-    """A tool that takes one of that type."""
+    """Return a tool that takes an argument of the type *hint*."""
 
     async def tool(ctx: CallContext, value: Any) -> None:
         """Take it."""
@@ -325,7 +325,7 @@ def tool_of_type(hint: Any) -> Tool:
 
 
 def tool_of_schema(schema: Mapping[str, Any]) -> Tool:
-    """A tool that brings that schema of its only argument."""
+    """Return a tool with that schema for its only argument."""
     root = {"type": "object", "properties": {"value": schema}, "additionalProperties": False}
     pack = Pack("generated")
     pack.add(name="tool", description="Take it.", input_schema=root, invoke=accept_arguments)

@@ -53,7 +53,7 @@ def hmac_with(form: str) -> Make:
 
 
 def signed_by(issuer: str, alg: str, key: Any, kid: str | None = "main", as_alg: str = "") -> Make:
-    """Signed by *key* under *alg*; the header says *as_alg*."""
+    """Return a token signed by *key* under *alg*; the header says *as_alg*."""
     return lambda server: server.tokens(issuer).token(
         header={"alg": as_alg or alg, "kid": kid or ABSENT}, sign=signer(key, alg)
     )
@@ -72,7 +72,7 @@ def with_changed_signature(change: Callable[[str], str]) -> Make:
 
 
 def noncanonical(signature: str) -> str:
-    """The same bytes spelt with stray bits in the last character (RFC 4648 section 3.5)."""
+    """Spell the same bytes with stray bits in the last character (RFC 4648 section 3.5)."""
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     other = signature[:-1] + alphabet[alphabet.index(signature[-1]) + 1]
     pad = "=" * (-len(signature) % 4)

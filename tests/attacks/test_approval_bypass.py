@@ -18,7 +18,7 @@ STRICTER_SETTINGS = {
 
 
 def bank(stricter: str) -> ApprovalDeployment:
-    """Every call needs an approver, a large one more than that."""
+    """Require an approver for every call, and more than that for a large call."""
     return ApprovalDeployment(require=["act"], rules=[STRICTER_SETTINGS[stricter]])
 
 

@@ -33,7 +33,7 @@ one_parser = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 
 
 def documented(answer: Any, *statuses: int) -> None:
-    """One of these statuses, in JSON unless it has no body; a challenge where there should be."""
+    """Assert one of these statuses, JSON unless there is no body, and a challenge with 401."""
     assert answer.status in statuses, answer
     assert not answer.body or isinstance(json.loads(answer.body), dict | list)
     if answer.status == 401:

@@ -23,12 +23,12 @@ def claim(**claims: Any) -> Make:
 
 
 def with_literal_member(member: str, raw: str) -> Make:
-    """The member's value as exactly this JSON text, which Python's encoder would not write."""
+    """Write the member's value as exactly this JSON text, which Python's encoder cannot write."""
     return lambda server: server.tokens().text(member, raw)
 
 
 def with_member_text(text: str) -> Make:
-    """This text before the usual members of the payload."""
+    """Put this text before the usual members of the payload."""
     return lambda server: server.tokens().text("pad", f'"",{text}"pad2":""')
 
 

@@ -45,7 +45,7 @@ async def last(ctx: CallContext) -> str:
 
 @pack.resource("doc://one")
 async def one(ctx: CallContext) -> str:
-    """A document."""
+    """Return a document."""
     return "one"
 
 
@@ -86,7 +86,7 @@ class SlowServer:
     async def exchange(
         self, verb: str, body: bytes, headers: list[Header], steps: int, *, dropped: bool
     ) -> bool:
-        """Whether it was over after so many steps; else its connection, or its task, ends then."""
+        """Return whether the exchange ended within *steps*; else drop its connection or task."""
         unread = [{"type": "http.request", "body": body, "more_body": False}]
         gone = asyncio.Event()
 

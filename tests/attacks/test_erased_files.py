@@ -25,7 +25,7 @@ issuers = [{ issuer = "http://127.0.0.1:9/main", tenant = { value = "acme" } }]
 
 
 async def write_entries(folder: Path) -> None:
-    """A tenant's entries about a person, small and large, which the file has taken up."""
+    """Store a tenant's entries about a person, small and large, in the database file."""
     records = await open_records(f"sqlite:///{folder}/gatepost.db")
     entries = records.of("acme").entries("notes")
     for number in range(40):
@@ -34,7 +34,7 @@ async def write_entries(folder: Path) -> None:
 
 
 def occurrences(folder: Path) -> dict[str, int]:
-    """How often each file of the database has the name."""
+    """Count how often each file of the database contains the name."""
     return {path.name: path.read_bytes().count(NAME) for path in folder.glob("gatepost.db*")}
 
 

@@ -48,7 +48,7 @@ def _nested(around: bytes, inner: bytes, depth: int) -> bytes:
 
 
 def _too_large() -> Iterator[bytes]:
-    """What no tool is asked about, or what holds as much as it may."""
+    """Yield arguments that are too large for any tool, or just within the limit."""
     for item in (b'""', b"{}", b"[]", b"1e308", rb'"\"\\"', b'{"a":1}'):
         yield list_of(item, MAX_ARGUMENT_BYTES)
     yield b"1" * MAX_ARGUMENT_BYTES
@@ -58,7 +58,7 @@ def _too_large() -> Iterator[bytes]:
 
 
 def hostile(almost: bytes) -> Iterator[bytes]:
-    """Values that are wrong everywhere; *almost* is what would nearly fit."""
+    """Yield values that are wrong everywhere; *almost* is a value that nearly fits."""
     for item in (b'""', b"{}", b"1e308", almost):
         values = max(len(item.split(b",")), 1) + 1
         yield list_of(item, (len(item) + 1) * (MAX_VALUES // values - 100))
@@ -73,7 +73,7 @@ def hostile(almost: bytes) -> Iterator[bytes]:
 
 
 def _instance(schema: Any, depth: int = 0) -> Any:
-    """Something that satisfies a schema, roughly."""
+    """Return a value that roughly satisfies a schema."""
     if not isinstance(schema, Mapping) or depth > 6:
         return None
     for word in ("anyOf", "oneOf", "allOf"):
@@ -93,7 +93,7 @@ def _instance(schema: Any, depth: int = 0) -> Any:
 
 
 def _bodies(schema: Mapping[str, Any], seen: set[str]) -> Iterator[bytes]:
-    """Arguments that are wrong in one property after another, and in members that are none."""
+    """Yield arguments with one wrong property after another, and with unknown members."""
     instance = _instance({"type": "object", **schema}) or {}
     yield object_of(b"1", MAX_VALUES - 100)
     yield object_of(b"1", 900)
@@ -115,7 +115,7 @@ def _bodies(schema: Mapping[str, Any], seen: set[str]) -> Iterator[bytes]:
 
 
 def _kind(schema: Any) -> str:
-    """What a property takes, without what is said of it."""
+    """Return what a property takes, without its annotations."""
     if not isinstance(schema, Mapping):
         return str(schema)
     annotations = ("description", "default", "title", "examples")
@@ -205,7 +205,7 @@ def _holder(hint: Any) -> Any:
 
 @st.composite
 def types(draw: st.DrawFn, depth: int = 3) -> Any:
-    """What an author may write behind an argument."""
+    """Draw a type that an author may give an argument."""
     if depth == 0 or (depth < 3 and draw(st.booleans())):
         return draw(SCALARS | st.integers(1, 25).map(_wide) | MODELS)
     inner = draw(types(depth - 1))

@@ -28,7 +28,7 @@ def raw_header(data: bytes) -> Make:
 
 
 def text_header(text: str) -> Make:
-    """A header with this text spliced in before the usual members."""
+    """Return a header with this text spliced in before the usual members."""
     return raw_header((f'{{{text}"typ":"at+jwt","alg":"RS256","kid":"main"}}').encode())
 
 
@@ -64,7 +64,7 @@ def detached(server: AttackedServer) -> str:
 
 
 def unencoded(size: int) -> Make:
-    """RFC 7797: the payload as it is, signed over the raw bytes."""
+    """Sign the payload as it is, over the raw bytes (RFC 7797)."""
 
     def make(server: AttackedServer) -> str:
         claims = json.dumps(server.tokens().claims(pad="x" * size)).encode()

@@ -21,7 +21,7 @@ def challenge_of(answer: RawAnswer) -> str:
 
 
 def assert_refused(server: AttackedServer, answer: RawAnswer, status: int, error: str) -> None:
-    """A refusal of the gate: this status and code, the same metadata address, nothing stored."""
+    """Assert that the gate refused with this status and code, its metadata, and `no-store`."""
     assert answer.status == status, answer
     assert challenge_of(answer).startswith(
         f'Bearer resource_metadata="{server.client.metadata_url}"'

@@ -25,7 +25,7 @@ def connected(server: AttackedServer) -> socket.socket:
 
 
 def head(server: AttackedServer, *fields: str) -> bytes:
-    """The head of a POST to the endpoint, with the fields that every test has."""
+    """Return the head of a POST to the endpoint, with the fields that every test has."""
     usual = (f"POST {server.client.path} HTTP/1.1", f"Host: {server.client.authority}")
     return "\r\n".join((*usual, "Content-Type: application/json", *fields, "", "")).encode()
 
@@ -36,7 +36,7 @@ def health_request(server: AttackedServer, *fields: str) -> bytes:
 
 
 def statuses(connection: socket.socket) -> list[int]:
-    """The status of every answer until the server closes."""
+    """Return the status of every answer until the server closes."""
     received = b""
     try:
         while chunk := connection.recv(65_536):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 
 
 def unavailable(server: AttackedServer, token: str) -> RawAnswer:
-    """Our own outage: 503 with a time to retry, no challenge, nothing ran."""
+    """Assert that our own outage is a 503 with a time to retry, no challenge, and no tool ran."""
     with server.nothing_runs():
         refusal = server.call(token)
     assert refusal.status == 503, refusal
@@ -39,7 +39,7 @@ async def never_answer(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def send_key_set_slowly(scope: Scope, receive: Receive, send: Send) -> None:
-    """A key set that begins and goes on a space at a time, as long as the connection is open."""
+    """Send a key set a space at a time, as long as the connection is open."""
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b'{"keys":[', "more_body": True})

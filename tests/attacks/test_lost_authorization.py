@@ -43,7 +43,7 @@ class ActingServer:
         self.client = EndpointClient(pack.tools.values())
 
     async def batch(self, session: str) -> list[Any]:
-        """The answers to five calls."""
+        """Return the answers to five calls."""
         calls = [
             json.loads(
                 message("tools/call", {"name": "act", "arguments": {"number": n}}, identity=n)

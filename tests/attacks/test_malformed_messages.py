@@ -28,7 +28,7 @@ META = (
 
 
 def post(server: AttackedServer, body: bytes, *fields: tuple[str, str]) -> RawAnswer:
-    """A message of the older revisions with a good token."""
+    """Post a message of the older revisions with a good token."""
     head = [
         ("Host", server.client.authority),
         ("Authorization", f"Bearer {server.tokens().token()}"),
@@ -43,7 +43,7 @@ def post(server: AttackedServer, body: bytes, *fields: tuple[str, str]) -> RawAn
 def modern_call(
     server: AttackedServer, message: bytes, *fields: tuple[str, str], tool: str
 ) -> RawAnswer:
-    """A 2026-07-28 call of *tool* with a good token and exactly this body."""
+    """Send a 2026-07-28 call of *tool* with a good token and exactly this body."""
     token = ("Authorization", f"Bearer {server.tokens().token()}")
     return server.raw([token, *fields], body=message, tool=tool)
 

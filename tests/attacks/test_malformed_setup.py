@@ -31,7 +31,7 @@ def test_a_tool_with_an_invalid_scope_is_refused_at_registration(scopes: Any) ->
 
         @pack.tool(scopes=scopes)
         async def odd(ctx: CallContext) -> None:
-            """Never registered."""
+            """Do nothing; this tool is never registered."""
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ AT_ONCE = 1_000
 
 
 def yaml_bomb(levels: int) -> str:
-    """Mappings that take in one another, ten times each."""
+    """Return mappings that take in one another, ten times each."""
     lines = ["a0: &a0 {x: 1}"]
     for level in range(1, levels + 1):
         taken = ", ".join([f"*a{level - 1}"] * 10)

@@ -165,7 +165,7 @@ def _never(value: str) -> str:
 
 
 def _tools() -> Runner:
-    """The same argument, checked by a type, by an author's function and by a schema's pattern."""
+    """Return tools that check one argument by a type, by a function and by a schema's pattern."""
     pack = Pack("checks")
 
     @pack.tool()

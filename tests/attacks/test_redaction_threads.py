@@ -21,7 +21,7 @@ NOTHING_BUT = {
 
 
 def _longest_hold(work: Callable[[], object]) -> float:
-    """The longest share of the processor time of *work* in which no other thread ran."""
+    """Return the longest share of the CPU time of *work* in which no other thread ran."""
     worker = threading.Thread(target=work)
     start = last = time.process_time()
     longest = 0.0

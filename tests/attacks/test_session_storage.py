@@ -27,13 +27,13 @@ WITHIN_S = 10
 
 
 def stored_notes(replicas: EndpointPair, kind: str) -> list[str]:
-    """The notes of one kind at the shared store."""
+    """Return the notes of one kind at the shared store."""
     stored = replicas.one.shared_store.of("acme")._notes  # type: ignore[attr-defined]
     return [name for name in stored if f"/{kind}/" in name]
 
 
 async def waiting_call(replicas: EndpointPair, identity: Any = 7) -> Any:
-    """A call that asks, and the id of its client request."""
+    """Start a call that asks; return it and the id of its client request."""
     live = replicas.call(replicas.one, "ask_name", identity=identity)
     return live, (await next_request(live))["id"]
 
@@ -83,7 +83,7 @@ async def tell(ctx: CallContext, size: int) -> str:
 
 
 async def statuses_of(replicas: EndpointPair, events: list[str]) -> list[int]:
-    """How a GET with each of these as its last event is answered."""
+    """Return the statuses of a GET with each of these as its last event."""
     statuses = []
     for event in events:
         live = await replicas.resume(replicas.one, event).opened()
@@ -111,7 +111,7 @@ async def test_the_stored_events_of_a_callers_ended_streams_are_limited_in_bytes
 
 
 async def first_event_of_a_call(replicas: EndpointPair) -> str:
-    """The first event's id of a call that is over."""
+    """Return the id of the first event of a call that is over."""
     live = replicas.call(replicas.one, "tell", size=20_000)
     identity, _ = await live.event()
     await live.over()
@@ -199,7 +199,7 @@ SESSION_WRITES = [
 
 
 async def write(client: EndpointClient, verb: str, body: bytes) -> int:
-    """What a fresh session answers to a request that makes it remember something."""
+    """Return the status of a request that makes a fresh session store something."""
     named = ("mcp-session-id", await client.open())
     hang_up = asyncio.Event()
     hang_up.set()
@@ -243,7 +243,7 @@ async def test_the_subscriptions_of_a_session_are_limited_in_characters() -> Non
 
     @pack.resource("doc://{name}")
     async def doc(ctx: CallContext, name: str) -> str:
-        """Any document."""
+        """Return any document."""
         return name
 
     client = EndpointClient([*pack.templates.values()])

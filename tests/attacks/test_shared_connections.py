@@ -17,7 +17,7 @@ class SharedConnection:
         self._site, self._connection = server, connection
 
     def call(self, token: str, *more: tuple[str, str], host: str = "", size: int = 0) -> RawAnswer:
-        """A call of the record_call tool in one packet; *size* of white space behind it."""
+        """Call the record_call tool in one packet, with *size* bytes of white space at the end."""
         usual, body = modern_request("tools/call", {"name": "record_call", "arguments": {}})
         body += b" " * size
         fields: Fields = [

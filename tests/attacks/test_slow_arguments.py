@@ -42,7 +42,7 @@ def _multiples(count: int) -> Iterator[bytes]:
 
 
 def _wide_union() -> Any:
-    """Twenty models, each of which lacks one of ten members of its own."""
+    """Return a union of twenty models, each of which lacks one of ten members of its own."""
     fields: dict[str, Any] = {f"f{n}": (int, ...) for n in range(10)}
     own: list[dict[str, Any]] = [{**fields, f"own{n}": (int, ...)} for n in range(20)]
     first, *others = (create_model(f"Wide{n}", **fields) for n, fields in enumerate(own))

@@ -26,7 +26,7 @@ pack = Pack("documents")
 
 @pack.resource("doc://one")
 async def one(ctx: CallContext) -> str:
-    """A document."""
+    """Return a document."""
     return "one"
 
 
@@ -120,7 +120,7 @@ MAX_QUERIES = 8
 async def statuses_during_outages(
     server: ServerWithOutages, body: bytes, headers: list[tuple[str, str]], verb: str
 ) -> list[int]:
-    """The statuses, as the stores go away one query later each time."""
+    """Return the statuses while the stores fail one query later each time."""
     statuses = []
     expected_id = json.loads(body).get("id") if body else None
     for attempt in range(MAX_QUERIES):

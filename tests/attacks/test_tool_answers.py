@@ -40,7 +40,7 @@ def self_containing_object() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def captured_logs() -> Iterator[None]:
-    """Failures are logged at length, which takes longer than all else."""
+    """Capture the log, because writing each failure to it would take longer than the tests."""
     with capture_logs():
         yield
 
@@ -67,7 +67,7 @@ ERRORS = [Own, Unspeakable, KeyboardInterrupt, SystemExit, StopIteration, asynci
 
 
 def tools(work: Callable[[], Any]) -> Pack:
-    """The same error as a coroutine, in a thread, and behind a schema of its own."""
+    """Return tools that fail alike in a coroutine, in a thread, and behind their own schema."""
     pack = Pack("odd")
 
     @pack.tool()
@@ -89,7 +89,7 @@ def tools(work: Callable[[], Any]) -> Pack:
 
 
 def assert_failed(response: Response) -> None:
-    """A failed call that names its reference; the JSON is whole."""
+    """Assert that a call failed, that the JSON is whole, and that the error has its reference."""
     result = response.json["result"]
     assert response.status == 200
     assert result["isError"] is True
@@ -97,7 +97,7 @@ def assert_failed(response: Response) -> None:
 
 
 async def call_over_each_protocol(work: Callable[[], Any]) -> None:
-    """By each way to write a tool, over each protocol."""
+    """Call each kind of tool over each protocol."""
     client = EndpointClient(tools(work).tools.values())
     inner = RestEndpoint(client.runner, client.registry)
     session = await client.open()
@@ -153,17 +153,17 @@ async def test_an_unencodable_resource_or_prompt_fails_its_own_request() -> None
 
     @pack.resource("odd://one")
     async def one(ctx: CallContext) -> Any:
-        """Something to read."""
+        """Return a text that cannot be encoded."""
         return HALF_SURROGATE
 
     @pack.resource("odd://two")
     async def two(ctx: CallContext) -> Any:
-        """Something to read."""
+        """Return contents whose MIME type cannot be encoded."""
         return Contents(b"", mime_type=HALF_SURROGATE)
 
     @pack.prompt()
     async def ask(ctx: CallContext, topic: str) -> Any:
-        """Something to say."""
+        """Return a message that cannot be encoded."""
         return [Message("user", HALF_SURROGATE)]
 
     offers = [*pack.documents.values(), *pack.prompts.values()]

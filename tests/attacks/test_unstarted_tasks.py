@@ -73,7 +73,7 @@ class ServerWithTasks:
         self.hang_up = asyncio.Event()
 
     async def call(self, number: int, key: str = "") -> Response:
-        """A call that may become a task, with an idempotency key; broken off by ``hang_up``."""
+        """Make a call that may become a task, with an idempotency key; ``hang_up`` ends it."""
         meta = {META + "protocolVersion": VERSION, **DECLARED_META}
         params = {"name": "work", "arguments": {"number": number}, "_meta": meta}
         headers = [JSON, ("mcp-protocol-version", VERSION)]
@@ -83,7 +83,7 @@ class ServerWithTasks:
         return await asyncio.wait_for(sent, WITHIN_S)
 
     async def ended(self, response: Response) -> Any:
-        """The task that a call has become, at its end."""
+        """Return the task that a call has become, at its end."""
         self.gate.set()
         return await self.client.until(response.json["result"]["taskId"])
 
@@ -97,7 +97,7 @@ async def server() -> AsyncIterator[ServerWithTasks]:
 
 
 async def too_many_tasks(server: ServerWithTasks) -> None:
-    """As many tasks as may be are under way."""
+    """Call while the largest number of tasks runs."""
     others = [await server.call(-n) for n in range(MAX_TASKS)]
     assert (await server.call(1, "k")).error == (200, -32000)
     for other in others:
@@ -105,14 +105,14 @@ async def too_many_tasks(server: ServerWithTasks) -> None:
 
 
 async def store_is_out(server: ServerWithTasks) -> None:
-    """The task cannot be kept."""
+    """Call while the task cannot be stored."""
     server.tasks.is_out = True
     assert (await server.call(1, "k")).error == (503, -32603)
     server.tasks.is_out = False
 
 
 async def client_is_gone(server: ServerWithTasks) -> None:
-    """Its connection breaks while the task is being kept."""
+    """Break the client's connection while the task is being stored."""
     server.tasks.go_on.clear()
     first = asyncio.create_task(server.call(1, "k"))
     await asyncio.wait_for(server.tasks.entered.wait(), WITHIN_S)

@@ -56,24 +56,24 @@ class AuditLog:
         self.erasure = DetailErasure(records, self.keyring, clock=lambda: self.now)
 
     def process(self, **settings: Any) -> AuditWriter:
-        """Another process with the same key ring."""
+        """Return the writer of another process with the same key ring."""
         chosen = AuditSettings(batch_ms=0, **settings)
         clock = lambda: self.now  # noqa: E731
         return AuditWriter(self.records, self.keyring, Redaction(), chosen, clock=clock)
 
     async def note(self, count: int, tenant: str = "acme", subject: str = "alice") -> None:
-        """So many records of one person, each in the tables before the next."""
+        """Add *count* records of one person, each in the tables before the next."""
         for _ in range(count):
             await self.unmerged(tenant, subject)
             await self.records.audit.link_pending()
 
     async def together(self, *subjects: str) -> None:
-        """A record of acme for each of them, in one commit."""
+        """Add a record of acme for each subject, in one commit."""
         await asyncio.gather(*(self.unmerged("acme", subject) for subject in subjects))
         await self.records.audit.link_pending()
 
     async def unmerged(self, tenant: str = "acme", subject: str = "alice") -> None:
-        """A record that is durable, and maybe only in a write-ahead log."""
+        """Add a record that is durable, and maybe only in a write-ahead log."""
         self.now += 1
         await self.writer.events.note(
             tenant,
@@ -86,7 +86,7 @@ class AuditLog:
         )
 
     async def sign(self, tenant: str = "acme") -> Checkpoint:
-        """A checkpoint of what is there now; the newest."""
+        """Sign a checkpoint of the current records, and return the newest."""
         signer = CheckpointSigner(self.records, self.keyring, clock=lambda: self.now)
         await signer.sign_tenant(tenant)
         return (await self.records.of(tenant).trail.checkpoints())[-1]
@@ -96,7 +96,7 @@ class AuditLog:
         return await prune(self.records, self.keyring, tenant, before, lambda: self.now)
 
     async def fill(self) -> Checkpoint:
-        """Twelve records of acme, checkpoints at 5 and 10; eight of globex; the newest of acme."""
+        """Add twelve records of acme and eight of globex; return acme's checkpoint at 10."""
         for subjects in ("a", "a", "aaa"):
             await self._apart(subjects)
         await self.sign()
@@ -110,19 +110,19 @@ class AuditLog:
         return newest
 
     async def _apart(self, subjects: str) -> None:
-        """Records of Alice and Bob in a segment of their own."""
+        """Add records of Alice and Bob in a segment of their own."""
         names = {"a": "alice", "b": "bob"}
         await self.together(*(names[one] for one in subjects))
 
     async def verify(self, tenant: str = "acme", *kept: Checkpoint) -> VerificationResult:
-        """What an operator reads, who has the ring."""
+        """Return what an operator reads, who has the ring."""
         keys = public_keys(self.keyring)
         return await verify(self.records, tenant, keys, self.keyring, kept)
 
 
 @asynccontextmanager
 async def audit_log(url: str, keyring: KeyRing | None = None) -> AsyncIterator[AuditLog]:
-    """An audit log in that database, for the time of a block."""
+    """Yield an audit log in that database."""
     records = await open_records(url)
     try:
         one = AuditLog(records, keyring)
@@ -133,7 +133,7 @@ async def audit_log(url: str, keyring: KeyRing | None = None) -> AsyncIterator[A
 
 
 async def tamper(url: str, *statements: str) -> None:
-    """An attacker who can write to the database, and has no key."""
+    """Change the database as an attacker who has write access but no key."""
     if url.startswith("sqlite:"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
         # At once: each statement for itself would wait for the disk.
@@ -149,7 +149,7 @@ async def tamper(url: str, *statements: str) -> None:
 
 
 def edited(body: str, **fields: Any) -> str:
-    """A body with other fields."""
+    """Return a body with other fields."""
     return msgspec.json.encode({**msgspec.json.decode(body), **fields}).decode()
 
 
@@ -173,7 +173,7 @@ class StolenData(msgspec.Struct):
     """Globex's."""
 
     def sql(self, value: Value) -> str:
-        """A value as the database writes it."""
+        """Return a value as the database writes it."""
         if value is None:
             return "NULL"
         if isinstance(value, int):
@@ -184,14 +184,14 @@ class StolenData(msgspec.Struct):
         return "'" + value.replace("'", "''") + "'"
 
     def set(self, number: int, **columns: Value) -> str:
-        """A statement that changes the segment that begins with that record."""
+        """Return a statement that changes the segment that begins with that record."""
         return update("segments", f"first = {number}", self.assigned(columns))
 
     def set_head(self, **columns: Value) -> str:
         return update("heads", "writer = 1", self.assigned(columns))
 
     def set_signed(self, **columns: Value) -> str:
-        """A statement that changes the end of the chain of checkpoints."""
+        """Return a statement that changes the end of the chain of checkpoints."""
         return update("heads", "writer = 0", self.assigned(columns))
 
     def set_checkpoint(self, number: int, **columns: Value) -> str:
@@ -201,24 +201,24 @@ class StolenData(msgspec.Struct):
         return ", ".join(f"{name} = {self.sql(value)}" for name, value in columns.items())
 
     def row(self, table: str, *values: Value) -> str:
-        """A statement that adds a row."""
+        """Return a statement that adds a row."""
         told = ", ".join(map(self.sql, values))
         return f"INSERT INTO audit_{table} VALUES ({told})"  # noqa: S608  # the attacker's
 
     def insert(self, segment: Segment) -> str:
-        """A statement that adds a segment."""
+        """Return a statement that adds a segment."""
         return self.row("segments", "acme", *msgspec.structs.astuple(segment))
 
     def fitting(self, first: int, rows: Sequence[AuditRow]) -> Segment:
-        """These records as a segment whose columns all fit."""
+        """Return these records as a segment whose columns all fit."""
         return compacted(1, first, rows)[0]
 
     def instead(self, first: int, rows: Sequence[AuditRow]) -> list[str]:
-        """Statements that put these records where a segment was."""
+        """Return statements that put these records where a segment was."""
         return [delete("segments", f"first = {first}"), self.insert(self.fitting(first, rows))]
 
     def seven(self, **fields: Value) -> list[str]:
-        """Statements that change record 7, between two others in its segment."""
+        """Return statements that change record 7, between two others in its segment."""
         row = msgspec.structs.replace(self.rows[6], **fields)
         if isinstance(body := fields.get("body"), str) and body.startswith("{"):
             said = msgspec.json.decode(body)
@@ -227,18 +227,18 @@ class StolenData(msgspec.Struct):
         return self.instead(6, [self.rows[5], row, self.rows[7]])
 
     def respelt(self, before: str, after: str) -> list[str]:
-        """A statement that changes the text of the segment of record 7, once, there."""
+        """Return a statement that changes the text of record 7 in its segment, once."""
         text = self.segments[3].records
         at = text.index(before, text.index('{"number":7'))
         return [self.set(6, records=text[:at] + after + text[at + len(before) :])]
 
     def without_seven(self) -> str:
-        """A statement that cuts record 7 out of a text, and changes nothing else."""
+        """Return a statement that cuts record 7 out of a text, and changes nothing else."""
         left = self.fitting(6, [self.rows[5], self.rows[7]])
         return self.set(6, records=left.records)
 
     def rechained(self, number: int) -> Iterable[str]:
-        """Another reading of one record, and all hashes behind it made to fit."""
+        """Yield statements that change one record, and make all hashes behind it fit."""
         previous, rows = self.rows[number - 2].hash, {row.number: row for row in self.rows}
         for row in self.rows[number - 1 :]:
             body = edited(row.body, outcome="denied") if row.number == number else row.body
@@ -261,7 +261,7 @@ def delete(table: str, where: str) -> str:
 
 
 def move(first: int, by: int) -> str:
-    """A segment goes elsewhere, with all that says where it is."""
+    """Return a statement that moves a segment, with all that says where it is."""
     return update("segments", f"first = {first}", f"first = first + {by}, last = last + {by}")
 
 
@@ -270,13 +270,13 @@ def edited_body(row: AuditRow, **fields: object) -> str:
 
 
 def side_with(row: AuditRow, *names: str) -> str:
-    """Some parts of a side."""
+    """Return some parts of a side."""
     side = msgspec.json.decode(row.side or "{}")
     return msgspec.json.encode({name: side[name] for name in names}).decode()
 
 
 async def stolen_data(one: AuditLog, url: str) -> StolenData:
-    """What is there of acme."""
+    """Return the stored data of acme."""
     trail = one.records.of("acme").trail
     others = await one.records.of("globex").trail.chain(1).rows(0, 99)
     rows, there = await trail.chain(1).rows(0, 99), await trail.chain(1).segments(0, 99)
@@ -284,13 +284,13 @@ async def stolen_data(one: AuditLog, url: str) -> StolenData:
 
 
 def delete_all() -> list[str]:
-    """Nothing of acme is left."""
+    """Return statements that delete everything of acme."""
     columns = {"segments": "first", "checkpoints": "number", "heads": "number"}
     return [delete(table, f"{column} IS NOT NULL") for table, column in columns.items()]
 
 
 def verified_by_hand(export: Path, key: Path) -> subprocess.CompletedProcess[str]:
-    """What the script of docs/audit.md says of an export."""
+    """Run the script of docs/audit.md on an export."""
     page = (Path(__file__).parents[2] / "docs/audit.md").read_text()
     script = page.split("```python\n")[1].split("```")[0]
     assert "gatepost" not in script.replace("gatepost_audit", "")
@@ -319,7 +319,7 @@ async def write(ctx: CallContext, text: str) -> str:
 
 @pack.tool(read_only=True)
 async def look(ctx: CallContext) -> str:
-    """See how the world is."""
+    """Return how the world is."""
     return "fine"
 
 
@@ -356,7 +356,7 @@ async def scoped(ctx: CallContext) -> str:
 
 @pack.resource("audited://log/{day}")
 async def log(ctx: CallContext, day: str) -> str:
-    """What was done on a day."""
+    """Return what was done on a day."""
     return f"nothing on {day}"
 
 
@@ -369,7 +369,7 @@ async def both(ctx: CallContext) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of this test's own, once for each kind."""
+    """Return the URL of a database of this test's own, once for each kind."""
     if request.param == "sqlite":
         return sqlite_url(tmp_path)
     found: str = request.getfixturevalue("migrated_postgres")

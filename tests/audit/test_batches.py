@@ -48,12 +48,12 @@ class SlowWriter:
         await self._write(batch, link)
 
     def end(self) -> CommitFuture:
-        """A call has ended."""
+        """Record the end of a call."""
         call = Call(caller=person("alice"), name="write", arguments=b"{}", request_id="r")
         return self.writer.record_end(call, perf_counter(), [], None)
 
     async def call(self, turns: int) -> None:
-        """A call that takes so many turns."""
+        """Make a call that takes *turns* turns of the loop."""
         await run_loop(turns)
         await self.end()
 

@@ -51,7 +51,7 @@ async def audit_log(url: str, keyring: KeyRing) -> AsyncIterator[AuditLog]:
 
 
 def signed_tenants(logs: list[Any]) -> list[str]:
-    """The tenants of whom a checkpoint was told."""
+    """Return the tenants whose checkpoints were logged."""
     return [event["tenant"] for event in logs if event["event"] == "audit_checkpoint"]
 
 

@@ -48,20 +48,20 @@ def serving(folder: Path, **listen: Any) -> Iterator[AuditedServer]:
 
 @pytest.fixture(scope="module")
 def server_behind_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
-    """A server behind a proxy on this machine."""
+    """Serve behind a proxy on this machine."""
     with serving(tmp_path_factory.mktemp("behind"), trusted_proxies=[f"{SOCKET}/32"]) as audited:
         yield audited
 
 
 @pytest.fixture(scope="module")
 def server_without_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
-    """A server that trusts no proxy."""
+    """Serve without a trusted proxy."""
     with serving(tmp_path_factory.mktemp("alone")) as audited:
         yield audited
 
 
 def forwarded_fields(*values: str) -> Fields:
-    """What a proxy says of an address."""
+    """Return the fields with which a proxy forwards an address."""
     return [("X-Forwarded-For", value) for value in values]
 
 
@@ -105,7 +105,7 @@ CALLS_BY_PROTOCOL: dict[str, Way] = {
 
 
 def recorded_peers(audited: AuditedServer, tenant: str) -> list[str]:
-    """Of all of a tenant's records, in their order."""
+    """Return the peers of all of a tenant's records, in their order."""
     callers = [record.caller for record in audited.records(tenant)]
     return ["unknown" if caller is None else caller.peer for caller in callers]
 

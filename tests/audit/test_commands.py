@@ -19,7 +19,7 @@ TENANTS = ("acme", "globex")
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeploymentFolder]:
-    """A deployment with records of two tenants."""
+    """Yield a deployment with records of two tenants."""
     folder = tmp_path_factory.mktemp("deployment")
     deployment = DeploymentFolder(folder, f"sqlite:///{folder}/gatepost.db", TENANTS)
 
@@ -38,7 +38,7 @@ def ring_of(deployment: DeploymentFolder) -> KeyRing:
 
 
 async def add_hostile_record(log: AuditLog) -> None:
-    """A record whose texts try to be something else where they are written."""
+    """Add a record whose texts try to be something else where they are written."""
     await log.writer.events.note(
         "globex",
         "approval",
@@ -51,7 +51,7 @@ async def add_hostile_record(log: AuditLog) -> None:
 
 @pytest.fixture(scope="module")
 def key(deployment: DeploymentFolder) -> Path:
-    """The public keys in a file, as an auditor has them."""
+    """Write the public keys to a file, as an auditor has them."""
     path = deployment.folder / "keys.pem"
     path.write_text(deployment.run("audit", "key").out)
     return path
@@ -59,7 +59,7 @@ def key(deployment: DeploymentFolder) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(deployment: DeploymentFolder) -> Path:
-    """Globex's records in a file."""
+    """Export globex's records to a file."""
     path = deployment.folder / "globex.jsonl"
     result = deployment.run("audit", "export", "--tenant", "globex", "--output", str(path))
     assert result.code == 0, result

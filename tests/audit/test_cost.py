@@ -73,7 +73,7 @@ def test_building_a_record_takes_a_bounded_number_of_steps() -> None:
 
 
 async def create_tables(path: Path) -> None:
-    """The tables."""
+    """Create the tables."""
     await (await opened(f"sqlite:///{path}")).aclose()
 
 

@@ -15,7 +15,7 @@ from tests.audit.conftest import ISSUER, AuditLog, audit_log, person, stolen_dat
 
 
 async def stored_text(log: AuditLog, tenant: str = "acme") -> str:
-    """All that the database holds of a tenant, as text."""
+    """Return all that the database holds of a tenant, as text."""
     trail = log.records.of(tenant).trail
     return repr(await trail.chain(1).rows(0, 1000)) + repr(await trail.checkpoints())
 

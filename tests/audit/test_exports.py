@@ -31,7 +31,7 @@ LABEL = "c6a2Label=Source IPv6 Address c6a2="
 
 
 async def recorded_sign_in(peer: str, **settings: bool) -> AuditRecord:
-    """A sign-in from there, as it is on record."""
+    """Return the audit record of a sign-in from that address."""
     log = AuditLog(MemoryRecords())
     writer = log.process(**settings)
     await writer.events.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)

@@ -61,7 +61,7 @@ class PostgresServer:
         return self.client.send("GET", "/readyz").status == 200
 
     def recovers(self) -> None:
-        """Without a call; then calls are served."""
+        """Wait until the server is ready without a call; then assert that calls are served."""
         eventually(self.is_ready, within=WITHIN_S)
         assert self.call().status == 200
 
@@ -78,13 +78,13 @@ class PostgresServer:
         return [read(row).request_id for row in rows]
 
     def recorded(self) -> list[str]:
-        """The request ids of all records, whose chain is whole."""
+        """Return the request ids of all records, whose chain is whole."""
         return asyncio.run(self._recorded())
 
 
 @contextlib.contextmanager
 def serving(idp: Idp, url: str, folder: Path, *, read_from: str = "") -> Iterator[PostgresServer]:
-    """A server whose first call is served; *read_from*: another way to its database."""
+    """Serve until the first call is served; *read_from* is another way to the database."""
     ring = folder / "keyring.json"
     if not ring.exists():
         create(ring)
@@ -222,7 +222,7 @@ def end_backends(server: Postgres, name: str) -> int:
 def answers_to_callers(
     servers: list[PostgresServer], *, per_second: float = 0
 ) -> Iterator[list[RawAnswer]]:
-    """What callers get for the time of a block, four of each server, so often in all."""
+    """Yield what callers get, four of each server; *per_second* is the rate of all calls."""
     heard: list[RawAnswer] = []
     over = threading.Event()
     pause = 4 * len(servers) / per_second if per_second else 0
@@ -264,7 +264,7 @@ def test_each_call_is_recorded_once_if_backends_end_repeatedly(
 
 
 async def database_pages(url: str) -> int:
-    """How large a new database is."""
+    """Return how large a new database is, in pages."""
     records = await open_records(url)
     assert isinstance(records, SqlRecords)
     count = await records.database.look(

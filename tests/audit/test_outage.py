@@ -97,7 +97,7 @@ class AuditedRunner:
         return await asyncio.wait_for(self.runner.run(call), SOON_S)
 
     async def found(self) -> list[tuple[str, str]]:
-        """Kind and request of what is on record, the oldest first."""
+        """Return kind and request of all records, the oldest first."""
         records = await search(self.records, "acme", AuditQuery(limit=100))
         return [(record.kind, record.request_id) for record in reversed(records)]
 
@@ -109,7 +109,7 @@ class AuditedRunner:
 
 @pytest.fixture(autouse=True)
 def immediate_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer tries again without a pause."""
+    """Let the writer try again without a pause."""
     monkeypatch.setattr(writer_module, "RETRY_S", 0)
 
 

@@ -81,7 +81,7 @@ def a_record(
     guard: dict[str, Any] | None = None,
     **call: Any,
 ) -> Any:
-    """A case: what its body and its side part say, and the call that it is about."""
+    """Return a case: the call, and what its body and its side part say."""
     finished_call = a_call(**call)
     entry = entry_of(
         finished_call, a_guard(finished_call, **(guard or {})) if guarded else None, ending

@@ -40,7 +40,7 @@ A machine that others use makes both longer; on an idle one a call takes some mi
 
 @contextlib.contextmanager
 def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[PostgresServer]]:
-    """So many `gatepost serve` on one database, each of which has served a call."""
+    """Serve on one database with *number* processes, each of which has served a call."""
     tools = folder / "tools.py"
     tools.write_text(PID_TOOL.replace("{name}", "record_call"), encoding="utf-8")
     replicas = ReplicaProcesses(idp, folder, {"database": url}, tools=tools)
@@ -57,7 +57,7 @@ def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[Po
 
 
 def seconds_until_good(servers: list[PostgresServer]) -> tuple[float, list[RawAnswer]]:
-    """How long it takes until each server, asked beside the others, has served a call."""
+    """Return the seconds until each server has served a call, and all the answers."""
     heard: list[RawAnswer] = []
     served: list[PostgresServer] = []
 
@@ -110,7 +110,7 @@ def test_replicas_serve_again_within_a_second_of_losing_all_connections(
 def measured_recoveries(
     servers: list[PostgresServer], server: Postgres, answers: list[RawAnswer]
 ) -> tuple[list[float], list[float]]:
-    """The seconds of each recovery, sorted, and of a call to each server after it."""
+    """Return the seconds of each recovery, sorted, and of a call to each server after it."""
     recoveries, usual = list[float](), list[float]()
     for _ in range(BACKEND_ENDINGS):
         assert end_backends(server, name_of(servers[0].url)) >= len(servers)

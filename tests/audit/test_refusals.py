@@ -34,13 +34,13 @@ def a_call(caller: str = "alice", name: str = "deploy", **more: Any) -> Call:
 
 
 async def refuse(log: AuditLog, call: Call, ending: BaseException | Failure, times: int) -> None:
-    """As many calls that are refused, one after another: each would be a batch of its own."""
+    """Refuse *times* calls, one after another: each would be a batch of its own."""
     for _ in range(times):
         await log.writer.record_end(call, 0.0, [], ending)
 
 
 async def records_of(log: AuditLog) -> list[AuditRecord]:
-    """What is on record, once the writer has told all that it counts."""
+    """Return all records, once the writer has written all that it counts."""
     await log.writer.aclose()
     return list(await search(log.records, "acme", AuditQuery(limit=1000)))
 

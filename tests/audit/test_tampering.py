@@ -28,7 +28,7 @@ from tests.audit.conftest import (
 
 
 def restore_all(at: StolenData) -> list[str]:
-    """Everything of acme as it was."""
+    """Return statements that restore everything of acme."""
     return [
         *delete_all(),
         *map(at.insert, at.segments),

@@ -17,7 +17,7 @@ from tests.support.measuring import capture_logs
 
 
 async def add_records(log: AuditLog, number: int, count: int, tenant: str = "acme") -> None:
-    """So many records of another process, whose writer has that number."""
+    """Add *count* records of another process, whose writer has that number."""
     log.writer = log.process()
     log.writer.number = number
     await log.note(count, tenant)
@@ -26,7 +26,7 @@ async def add_records(log: AuditLog, number: int, count: int, tenant: str = "acm
 
 @pytest.fixture
 async def log(url: str, tmp_path: Path) -> AsyncIterator[AuditLog]:
-    """Three records of writer 1 and three of writer 2, and a checkpoint."""
+    """Yield three records of writer 1 and three of writer 2, and a checkpoint."""
     create(tmp_path / "keyring.json")
     records = await open_records(url)
     log = AuditLog(records, KeyRing.load(f"file:{tmp_path}/keyring.json"))
@@ -180,7 +180,7 @@ async def test_a_replica_with_an_outdated_checkpoint_removes_nothing(log: AuditL
 
 
 def refuse_linking(*_: object) -> Any:
-    """A linker that must not be asked."""
+    """Raise, as this linker must not be asked."""
     raise AssertionError("a head would move")
 
 

@@ -31,7 +31,7 @@ LONG_WAIT_S = 60.0
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A file whose write-ahead logs are merged only when a reader asks."""
+    """Return the URL of a file whose write-ahead logs are merged only when a reader asks."""
     monkeypatch.setattr(sqlite_audit_writer, "IDLE_S", LONG_WAIT_S)
     monkeypatch.setattr(sqlite_audit_writer, "MERGED_S", LONG_WAIT_S)
     return sqlite_url(tmp_path)
@@ -45,7 +45,7 @@ def ring(tmp_path: Path) -> KeyRing:
 
 @pytest.fixture
 async def log(file: str, ring: KeyRing) -> AsyncIterator[AuditLog]:
-    """Of acme, record 1 is merged; 2, 3 and 4, and 5 are in frames 2, 3 and 5, globex in 4."""
+    """Yield a log with acme's record 1 merged, 2 to 5 in frames 2, 3 and 5, globex in frame 4."""
     async with audit_log(file, ring) as log:
         await log.note(1)
         await log.sign()
@@ -58,7 +58,7 @@ async def log(file: str, ring: KeyRing) -> AsyncIterator[AuditLog]:
 
 
 def count_rows(url: str, table: str) -> int:
-    """How many rows a table of the file has."""
+    """Count the rows that a table of the file has."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
         cursor = file.execute(f"SELECT count(*) FROM audit_{table}")  # noqa: S608  # ours
         return int(cursor.fetchone()[0])
@@ -69,7 +69,7 @@ def wal(url: str) -> Path:
 
 
 def file_contents(url: str) -> bytes:
-    """All bytes of the file and of those beside it."""
+    """Return all bytes of the file and of those beside it."""
     path = Path(url.removeprefix("sqlite:///"))
     return b"".join(path.read_bytes() for path in sorted(path.parent.glob(f"{path.name}*")))
 
@@ -80,7 +80,7 @@ async def numbers(log: AuditLog, tenant: str = "acme") -> list[int]:
 
 @asynccontextmanager
 async def log_after_kill(log: AuditLog, url: str) -> AsyncIterator[AuditLog]:
-    """Another process, after the one with the write-ahead log was killed."""
+    """Yield another process, after the one with the write-ahead log was killed."""
     vars(log.records.audit)["_wal"].close()
     log.records.audit.link_pending = _nothing  # type: ignore[method-assign]  # it is dead
     async with audit_log(url, log.keyring) as other:
@@ -89,7 +89,7 @@ async def log_after_kill(log: AuditLog, url: str) -> AsyncIterator[AuditLog]:
 
 
 async def _nothing() -> None:
-    """What a killed process does."""
+    """Do nothing, as a killed process does."""
 
 
 async def test_another_process_reads_every_acknowledged_record(log: AuditLog, file: str) -> None:
@@ -158,7 +158,7 @@ async def test_a_head_changed_before_a_merge_breaks_the_chain(
 
 
 def frames(content: bytes) -> list[bytes]:
-    """The frames of a write-ahead log, and what is behind them."""
+    """Return the frames of a write-ahead log, and what is behind them."""
     first, *others = content.split(b"GPA1")
     assert not first
     return [b"GPA1" + frame for frame in others]

@@ -36,7 +36,7 @@ class ReplicaLog(AuditLog):
 
 @pytest.fixture
 async def replicas(url: str) -> AsyncIterator[ReplicaLog]:
-    """Three records of writer 1, three of writer 2 between them, and a checkpoint."""
+    """Yield three records of writer 1, three of writer 2 between them, and a checkpoint."""
     records = await open_records(url)
     log = ReplicaLog(records)
     for number in (1, 2) * 3:
@@ -48,7 +48,7 @@ async def replicas(url: str) -> AsyncIterator[ReplicaLog]:
 
 
 def chain_ends(seen: VerificationResult) -> list[tuple[int, int, int, int]]:
-    """Writer, first, last and proven of each chain."""
+    """Return writer, first, last and proven of each chain."""
     return [(chain.writer, chain.first, chain.last, chain.proven) for chain in seen.chains]
 
 
@@ -114,7 +114,7 @@ async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_p
 
 
 def delete_writer(number: int, *tables: str) -> list[str]:
-    """Statements that remove a writer from these tables."""
+    """Return statements that remove a writer from these tables."""
     return [f"DELETE FROM audit_{table} WHERE writer = {number}" for table in tables]  # noqa: S608  # the attacker's
 
 
@@ -313,7 +313,7 @@ async def test_a_batch_is_durable_although_the_session_has_synchronous_commit_of
 
 
 async def verification_result(url: str, ring: Path) -> VerificationResult:
-    """What an operator reads about acme."""
+    """Return what an operator reads about acme."""
     records, keyring = await open_records(url), KeyRing.load(f"file:{ring}")
     seen = await verify(records, "acme", public_keys(keyring), keyring)
     await records.aclose()

@@ -194,7 +194,7 @@ class AuthzKeys:
 
 
 def issuer(name: str = ISSUER, **changes: Any) -> Issuer:
-    """An issuer that maps ``org_id`` to acme and globex, unless *changes* say otherwise."""
+    """Return an issuer that maps ``org_id`` to acme and globex, unless *changes* say otherwise."""
     usual: dict[str, Any] = {
         "tenant": TenantRule(claim="org_id"),
         "tenants": {"acme": "acme", "globex": "globex"},
@@ -232,7 +232,7 @@ class VerifierGate:
         return caller
 
     async def refused(self, token: str, target: Target = TARGET) -> InvalidToken:
-        """The refusal, with its reason; None ("not mine") counts as the one of Verifiers."""
+        """Return the refusal, with its reason; None ("not mine") counts as the one of Verifiers."""
         try:
             caller = await self.verifier.verify(token, target)
         except InvalidToken as refusal:
@@ -329,7 +329,7 @@ class OpaqueTokenGate:
         )
 
     def issuer(self, name: str, **changes: Any) -> Issuer:
-        """An issuer whose endpoint is this endpoint, unless *changes* say otherwise."""
+        """Return an issuer whose endpoint is this endpoint, unless *changes* say otherwise."""
         self.idp.issuer(name, [])
         self.idp.replace(f"/{name}/introspect", self.endpoint)
         usual: dict[str, Any] = {

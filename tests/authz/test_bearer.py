@@ -138,7 +138,7 @@ def through_httptools(raw: bytes) -> list[tuple[bytes, bytes]] | None:
 
 
 def answer(fields: list[tuple[bytes, bytes]] | None) -> object:
-    """The token, the refusal's class, or the parser's own 400."""
+    """Return the token, the refusal's status, or the parser's own 400."""
     if fields is None:
         return 400
     try:

@@ -31,14 +31,14 @@ Read = Callable[[str, str], str | None]
 
 
 def python_sdk(header: str, name: str) -> str | None:
-    """The official Python client: a bare search for `name=`, wherever it stands (itself)."""
+    """Read as the official Python client does: it searches for `name=` anywhere in the header."""
     return extract_field_from_www_auth(
         httpx2.Response(401, headers={"WWW-Authenticate": header}), name
     )
 
 
 def typescript_sdk(header: str, name: str) -> str | None:
-    """The official TypeScript client: nothing unless the first word is Bearer; then a search."""
+    """Read as the official TypeScript client: search only if the first word is Bearer."""
     words = header.split(" ")
     if len(words) < 2 or words[0].lower() != "bearer" or not words[1]:
         return None
@@ -47,7 +47,7 @@ def typescript_sdk(header: str, name: str) -> str | None:
 
 
 def vs_code(header: str, name: str) -> str | None:
-    """VS Code: splits at commas outside quotes, every quote toggling; the scheme is `Bearer`."""
+    """Read as VS Code: it splits at commas outside quotes, every quote toggling."""
     pieces, quoted = [""], False
     for character in header:
         quoted ^= character == '"'
@@ -69,7 +69,7 @@ def vs_code(header: str, name: str) -> str | None:
 
 
 def inspector(header: str, name: str) -> str | None:
-    """The Inspector: parameters of the whole header, the last of a name wins."""
+    """Read as the Inspector: parameters of the whole header, the last of a name wins."""
     pairs = re.findall(r'([A-Za-z0-9_-]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))', header)
     return {key: quoted or bare for key, quoted, bare in pairs}.get(name)
 

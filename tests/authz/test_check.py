@@ -39,7 +39,7 @@ SECOND_ISSUER = issuer(issuer="https://other.example.com", tenants={"o": "globex
 
 
 def asked_twice(prefix: str, other: str, **changes: Any) -> dict[str, Any]:
-    """Two issuers with introspection and these prefixes."""
+    """Return two issuers with introspection and these prefixes."""
     first = issuer(introspection=introspection(token_prefix=prefix, **changes))
     second = introspection(token_prefix=other, **changes)
     return {"issuers": [first, msgspec.structs.replace(SECOND_ISSUER, introspection=second)]}

@@ -107,7 +107,7 @@ def is_scope(value: object) -> bool:
 
 
 def is_acceptable(claims: dict[str, Any]) -> bool:
-    """Whether RFC 9068 and our limits accept these claims, rule by rule and slowly."""
+    """Return whether RFC 9068 and our limits accept these claims, rule by rule and slowly."""
     required = {"iss", "aud", "exp", "iat", "sub", "client_id", "jti"}
     return (
         required <= claims.keys()

@@ -163,7 +163,7 @@ def test_a_missing_or_invalid_endpoint_in_metadata_is_an_error() -> None:
 
 @pytest.fixture
 def idp(idp: Idp) -> Idp:
-    """The identity provider as if it had just been started, with one issuer."""
+    """Return the identity provider as if it had just been started, with one issuer."""
     idp.reset().issuer("acme", [])
     return idp
 

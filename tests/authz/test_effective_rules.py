@@ -11,7 +11,7 @@ from tests.support.measuring import each
 
 
 def rules(**changes: Any) -> dict[str, tuple[str, str]]:
-    """Each rule's text and setting, by its name."""
+    """Return each rule's text and setting, by its name."""
     description = effective_rules(issuer(**changes), RESOURCE)
     return {rule.name: (rule.text, rule.setting) for rule in description}
 

@@ -33,7 +33,7 @@ IDENTITY_FIELDS = {
 async def headers_behind_gate(
     caller: TenantContext, *fields: tuple[bytes, bytes], **more: Any
 ) -> list[tuple[bytes, bytes]]:
-    """The headers that reach the application, but for the credentials."""
+    """Return the headers that reach the application, without the credentials."""
     app_behind = RecordingApp()
     headers = [(b"authorization", b"Bearer good"), *fields]
     scope = {"type": "http", "path": "/mcp", "query_string": b"", "headers": headers}

@@ -37,7 +37,7 @@ CALLER = TenantContext(
 
 
 def login(preset: str = "generic", **changes: Any) -> Login:
-    """A sign-in at an issuer of that preset."""
+    """Return a sign-in at an issuer of that preset."""
     trusted = IssuerRegistry([issuer(preset=preset)]).issuers[0]
     usual = Login(
         issuer=ISSUER,
@@ -52,7 +52,7 @@ def login(preset: str = "generic", **changes: Any) -> Login:
 
 
 def identity(**claims: Any) -> str:
-    """A good ID token; every keyword changes a claim, or with `header` and `sign` the rest."""
+    """Return a good ID token; keywords change claims, `header` and `sign` change the rest."""
     usual = {
         "aud": CLIENT,
         "nonce": "n-1",

@@ -19,7 +19,7 @@ from tests.support.issuers import Idp, Receive, Scope, Send, answer, jwk, rsa_ke
 
 @pytest.fixture
 def idp(idp: Idp) -> Idp:
-    """The identity provider as if it had just been started."""
+    """Return the identity provider as if it had just been started."""
     return idp.reset()
 
 
@@ -38,12 +38,12 @@ class TrustedKeySets:
         )
 
     def trust(self, name: str, **settings: Any) -> TrustedIssuer:
-        """The issuer *name* of the provider, publishing the key of that name."""
+        """Return the issuer *name* of the provider, publishing the key of that name."""
         self.idp.issuer(name, [jwk(rsa_key(name), "main")])
         return trusted(self.idp.issuer(name), **settings)
 
     async def public_key(self, issuer: TrustedIssuer, name: str = "") -> object:
-        """The key that the issuer's tokens are checked with."""
+        """Return the key that verifies the issuer's tokens."""
         concrete = name or issuer.settings.issuer
         key = await asyncio.wait_for(self.keys.of(concrete, issuer).wait_for("main", "RS256"), 10)
         return key[0].public_key if key else None
@@ -196,12 +196,12 @@ class Family:
         )
 
     def member(self, name: str) -> str:
-        """A member that exists."""
+        """Return the issuer URL of a member that exists."""
         self.key_sets.idp.issuer(f"{name}/v2", [jwk(rsa_key(), "main")])
         return self.key_sets.idp.issuer(f"{name}/v2")
 
     def unproven(self, number: int) -> str:
-        """An issuer that fits the template and does not exist."""
+        """Return an issuer URL that fits the template and does not exist."""
         return f"{self.key_sets.idp.base}/absent-{number}/v2"
 
 

@@ -25,7 +25,7 @@ TENANT = "https://login.example.com/6e5a9c1c/v2.0"
 def imported(
     *entries: Any, allowed: frozenset[str] = DEFAULT_ALGORITHMS, issuer: str = ""
 ) -> tuple[tuple[VerificationKey, ...], list[str]]:
-    """The keys of a set with these entries, and why the others were skipped."""
+    """Return the keys of a set with these entries, and why the others were skipped."""
     reasons: list[str] = []
     keys = import_set(
         {"keys": list(entries)},

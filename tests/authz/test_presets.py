@@ -85,7 +85,7 @@ class RecordedProvider:
         self.target = Resource(self.recorded["resource"]).of_tenant("")
 
     def token(self, kind: str, **changes: Any) -> str:
-        """The recorded token of this kind, freshly signed; a recorded opaque one as it is."""
+        """Return the recorded token of this kind, freshly signed; an opaque one as recorded."""
         recorded = self.recorded[kind]
         if isinstance(recorded, str):
             return recorded
@@ -99,7 +99,7 @@ class RecordedProvider:
 
 
 def with_current_times(claims: dict[str, Any]) -> dict[str, Any]:
-    """The recorded claims, whose times are seconds from now."""
+    """Return the recorded claims with current times; recorded times are seconds from now."""
     now = int(time.time())
     return claims | {name: now + claims[name] for name in TIME_CLAIMS if name in claims}
 

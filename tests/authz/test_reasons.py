@@ -28,7 +28,7 @@ FAMILIES = {
 
 
 def possible_texts(node: ast.expr) -> set[str]:
-    """The texts that this expression may be; a hole in an f-string is `{}`."""
+    """Return the texts that this expression may be; a hole in an f-string is `{}`."""
     if isinstance(node, ast.Constant):
         return {str(node.value)}
     if isinstance(node, ast.JoinedStr):
@@ -44,7 +44,7 @@ def possible_texts(node: ast.expr) -> set[str]:
 
 
 def raised_reasons() -> set[str]:
-    """Every reason in the source: what errors are made with, and the defaults of their kinds."""
+    """Return every reason in the source: arguments of errors, and defaults of their kinds."""
     names: set[str] = set()
     for call in calls_of({*ERROR_CLASSES, "line"} - {"InsufficientScope"}):
         called = dotted(call.func).rpartition(".")[2]
@@ -61,7 +61,7 @@ def raised_reasons() -> set[str]:
 
 
 def expanded_reasons(reasons: set[str]) -> set[str]:
-    """The same with each family in place of its hole."""
+    """Put each family of reasons in place of its hole."""
     plain = {reason for reason in reasons if "{}" not in reason}
     return plain.union(
         *({reason.format(word) for word in FAMILIES[reason]} for reason in reasons - plain)

@@ -127,7 +127,7 @@ def test_encoded_objects_are_decoded_to_the_same_value(value: dict[str, Any]) ->
 
 
 def deepest(value: object) -> int:
-    """How deep a value nests: the slow way."""
+    """Return how deep a value nests, computed the slow way."""
     if isinstance(value, dict):
         return 1 + max(map(deepest, value.values()), default=0)
     return 1 + max(map(deepest, value), default=0) if isinstance(value, list) else 0
@@ -145,7 +145,7 @@ def test_the_depth_limit_is_exact(value: Any, limit: int) -> None:
 
 
 def pedantic(data: bytes) -> object:
-    """An independent judge: the ordinary parser with every objection spelt out."""
+    """Parse with the ordinary parser and each objection spelt out, as an independent check."""
 
     def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
         assert len({name for name, _ in items}) == len(items)

@@ -25,13 +25,13 @@ Ends = tuple[TcpStream, socket.socket]
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """Servers run on uvloop, and other users of the package on asyncio's own loop."""
+    """Run on uvloop, as servers do, and on asyncio's own loop, as other users of the package do."""
     return "asyncio", {"use_uvloop": request.param}
 
 
 @pytest.fixture
 async def both_ends() -> AsyncIterator[Ends]:
-    """A connection, and the peer's socket."""
+    """Yield a connection, and the peer's socket."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stream = await connect_tcp("127.0.0.1", listener.getsockname()[1], WITHIN_S)
         peer, _ = listener.accept()

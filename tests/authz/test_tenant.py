@@ -29,7 +29,7 @@ KNOWN_PRESETS = PRESETS | {"org": ORG}
 def caller(
     *issuers: Issuer, policy: Policy = OPEN_POLICY, target: Target = TARGET, **changes: Any
 ) -> TenantContext:
-    """The caller that a token of the first issuer, changed so, speaks for."""
+    """Return the caller of a token of the first issuer, with these claims changed."""
     registry = IssuerRegistry(issuers or (issuer(tenants={}),), presets=KNOWN_PRESETS)
     claims = {n: v for n, v in FORGE.claims(**changes).items() if v is not ABSENT}
     configured = registry.find(str(claims["iss"]))
@@ -42,7 +42,7 @@ def caller(
 
 
 def hashed_tenant(value: str, name: str = ISSUER) -> str:
-    """The rule as the design words it, written down a second time."""
+    """Hash a tenant's name as the design words it, written down a second time."""
     digest = hashlib.sha256(name.encode() + b"\0" + value.encode()).digest()
     return "t-" + base64.b32encode(digest).decode()[:26].lower()
 

@@ -18,7 +18,7 @@ OTHER_ISSUER = "https://other.example"
 
 
 def accepted_claims(rules: TokenRules, *, preset: str = "generic", **changes: Any) -> Accepted:
-    """What the gate reads in a token with these changed claims."""
+    """Return what the gate reads in a token with these changed claims."""
     settings = issuer(preset=preset, audiences=("api://gate",), tokens=rules)
     trusted = IssuerRegistry([settings]).issuers[0]
     claims = FORGE.claims(**{"jti": "id-1"} | changes)

@@ -25,7 +25,7 @@ PERSONAL_CLAIMS = {"username", "preferred_username", "email", "upn", "auth_time"
 
 
 def optional_list(names: list[str], least: int = 0) -> Any:
-    """None, or some of *names* in any order."""
+    """Draw None, or some of *names* in any order."""
     lists = st.lists(st.sampled_from(names), min_size=least, max_size=3, unique=True)
     return st.none() | lists.map(tuple)
 
@@ -120,7 +120,7 @@ types = st.sampled_from(["at+jwt", "JWT", None, "dpop+jwt", "logout+jwt", "appli
 
 
 def claims_of(name: str, changed: dict[str, Any], removed: set[str]) -> dict[str, Any]:
-    """The claims of a good token of that preset, changed so."""
+    """Return the claims of a good token of that preset, with these changed and removed."""
     preset = PRESETS[name]
     required = dict.fromkeys(preset.required, "x") | {"nbf": NOW}
     usual = required | FORGE.claims(jti="id-1") | preset.must_equal
@@ -133,7 +133,7 @@ def is_ours(audience: object, accepted: set[str]) -> bool:
 
 
 def is_bound(claims: dict[str, Any], rules: TokenRules, *, listed: bool) -> bool:
-    """Whether the token is for us, as the issuer says itself; *listed*: by its client."""
+    """Return whether the token is for us, as the issuer says itself; *listed*: by its client."""
     accepted = {RESOURCE, OWN_AUDIENCE}
     if "aud" in claims:
         return is_ours(claims["aud"], accepted)
@@ -143,7 +143,7 @@ def is_bound(claims: dict[str, Any], rules: TokenRules, *, listed: bool) -> bool
 
 
 def may_open(claims: dict[str, Any], name: str) -> bool:
-    """Whether the issuer's claims allow an access token that is valid now, for any subject."""
+    """Return whether the claims allow an access token that is valid now, for any subject."""
     ends = claims.get("exp")
     in_time = isinstance(ends, int) and ends + 30 > NOW and ends < NOW + 90_000
     starts = all(claims.get(time, NOW) <= NOW + 30 for time in ("nbf", "iat"))
@@ -163,7 +163,7 @@ def may_open(claims: dict[str, Any], name: str) -> bool:
 def has_a_subject(
     claims: dict[str, Any], accepted: Accepted | TenantContext, name: str, rules: TokenRules
 ) -> bool:
-    """Whether a person is who its one claim says, and a client without subject is no person."""
+    """Return whether a person's subject is its claim, and a client without subject is no person."""
     chosen = adjusted(PRESETS[name], rules).subject_claims
     if accepted.subject_kind == "user":
         return bool(accepted.subject == claims[chosen[0]])

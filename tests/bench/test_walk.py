@@ -32,7 +32,7 @@ def test_a_call_passes_through_no_more_files_and_functions_than_before() -> None
 
 
 def walk_counts() -> dict[str, tuple[int, int]]:
-    """Files and functions of each walk, in one run."""
+    """Count the files and functions of each walk, in one run."""
     command = [sys.executable, "-m", "bench", "--walk"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     walks = {
@@ -43,5 +43,5 @@ def walk_counts() -> dict[str, tuple[int, int]]:
 
 
 def is_within_limits(walk: tuple[int, int], most: tuple[int, int]) -> bool:
-    """Whether neither figure is higher, and something ran at all."""
+    """Return whether neither figure is too high, and something ran at all."""
     return 20 < walk[0] <= most[0] and 50 < walk[1] <= most[1]

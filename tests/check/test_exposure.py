@@ -31,7 +31,7 @@ class ExposureCase(NamedTuple):
 
 
 def host_cases(*entries: str, id_: str = "config.E114") -> list[ExposureCase]:
-    """One case for each entry of `allow_hosts`."""
+    """Return one case for each entry of `allow_hosts`."""
     return [
         ExposureCase("[tools]", f"[network]\nallow_hosts = ['{entry}']\n[tools]", id_,
              "network.allow_hosts[0]")

@@ -29,7 +29,7 @@ def mode(path: Path) -> int:
 
 
 def a_home(root: Path) -> Path:
-    """A folder of a person that has the name of a tenant."""
+    """Create a person's folder that has the name of a tenant."""
     home = root / "alice"
     home.mkdir(parents=True)
     (home / "diary.txt").write_text("of alice")

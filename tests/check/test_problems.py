@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def problems_found(
     text: str, environment: dict[str, str] | None = None
 ) -> list[tuple[str, str, str]]:
-    """Id, setting and whole text of every problem."""
+    """Return id, setting and whole text of every problem."""
     Path("gatepost.toml").write_text(text)
     reading = read(Path("gatepost.toml"), environment or {})
     listed = list(reading.problems)

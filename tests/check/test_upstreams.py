@@ -35,7 +35,7 @@ def config_of(*upstreams: dict[str, Any], **settings: Any) -> Config:
 
 
 def problems_of(*upstreams: dict[str, Any], **settings: Any) -> list[Problem]:
-    """The problems of upstreams, agents and credentials alone."""
+    """Return the problems of upstreams, agents and credentials alone."""
     config = config_of(*upstreams, **settings)
     toolbox = load(config.tools, config.packs, config.network)
     return [problem for problem in problems(config, toolbox) if problem.id[8:10] in {"14", "15"}]

@@ -77,7 +77,7 @@ WRONG_USE: list[tuple[list[str], int, str]] = [
 
 @pytest.fixture(scope="module")
 def command_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandProcess]:
-    """One process for the commands that are used wrongly, in a folder with a broken file."""
+    """Yield one process for wrong uses of the commands, in a folder with a broken file."""
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "broken.toml").write_text("a = = b")
     process = CommandProcess(folder)

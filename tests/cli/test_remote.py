@@ -27,7 +27,7 @@ PAGE = r"Sign in with your browser: (?P<page>http\S+)"
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
-    """A development server that signs in without pages."""
+    """Serve a development server that signs in without pages."""
     folder = tmp_path_factory.mktemp("remote")
     (folder / "regions.py").write_text(REGIONS)
     with commands.dev(folder, "--auto-approve", "--tools", "regions.py") as running:
@@ -51,7 +51,7 @@ async def travel(ctx: CallContext, region: Region, days: int = 1) -> str:
 
 
 def signing_in(*arguments: str, folder: Path, times: int = 1) -> Process:
-    """A command, with its sign-in pages opened as a browser opens them."""
+    """Run a command, and open its sign-in pages as a browser opens them."""
     process = run(*arguments, "--no-browser", cwd=folder, env={"XDG_STATE_HOME": str(folder)})
     for at in range(times):
 
@@ -67,7 +67,7 @@ def signing_in(*arguments: str, folder: Path, times: int = 1) -> Process:
 
 
 def command_result(folder: Path, *arguments: str) -> Result:
-    """A command that needs no page, in this process."""
+    """Run a command that needs no page, in this process."""
     environment = {"XDG_STATE_HOME": str(folder), "GATEPOST_TOKEN": None}
     return CliRunner().invoke(main, [*arguments], env=environment)
 
@@ -167,7 +167,7 @@ def books_server() -> Any:
 
     @server.tool()
     async def cover(title: str) -> Image:
-        """A picture of a book."""
+        """Return a picture of a book."""
         return Image(data=b"\x89PNG\r\n\x1a\n", format="png")
 
     @server.tool()
@@ -215,7 +215,7 @@ OLD_SERVER = SessionEra(session_app())
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, str]]:
-    """The URL of a modern server, and of one that has only sessions."""
+    """Yield the URL of a modern server, and of a server that has only sessions."""
     running = {
         name: AsgiServer(app, lifespan="on").start()
         for name, app in (("modern", books_server()), ("session", OLD_SERVER))

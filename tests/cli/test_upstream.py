@@ -29,7 +29,7 @@ class CommandLine:
         return CliRunner().invoke(main, ["upstream", *arguments, *configured], input=input)
 
     def listed(self) -> dict[str, Any]:
-        """The servers of `acme` by name."""
+        """Return the servers of `acme` by name."""
         result = self("list", *ACME, "--json")
         assert result.exit_code == 0, result.output
         return {server["name"]: server for server in json.loads(result.output)}
@@ -37,7 +37,7 @@ class CommandLine:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """The port of a FastMCP server with one tool, without the lifespan of its sessions."""
+    """Serve FastMCP with one tool and without its sessions' lifespan; yield the port."""
     crm = FastMCP("crm")
 
     @crm.tool

@@ -39,7 +39,7 @@ class GatedEndpoint(NamedTuple):
 
     @property
     def bearer(self) -> dict[str, str]:
-        """The header that opens the gate."""
+        """Return the header that opens the gate."""
         return {"Authorization": f"Bearer {self.token}"}
 
 
@@ -231,7 +231,7 @@ class ClientAnswers:
 
     @staticmethod
     def value(name: str) -> Any:
-        """What goes into a field of that name."""
+        """Return the value for a field of that name."""
         return {**FORM, "confirm": True, "ok": True}.get(name, name.title())
 
     async def sampled(
@@ -260,12 +260,12 @@ class ClientAnswers:
         self.steps.append(progress)
 
     async def within_task(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The answer to what a task asks."""
+        """Answer what a task asks."""
         assert method == "elicitation/create"
         asked = types.ElicitRequestFormParams.model_validate(params)
         answer = await self.filled_in(None, asked)
         return answer.model_dump(by_alias=True, exclude_none=True)
 
     def tasks(self, *, patient: bool = True) -> Tasks:
-        """The tasks extension with the answers of this client."""
+        """Return the tasks extension with the answers of this client."""
         return Tasks(self.within_task, patient=patient)

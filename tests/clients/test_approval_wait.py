@@ -81,7 +81,7 @@ class ApprovalServer:
         self, *labels: str, once: Callable[[int], object] = lambda decided: True
     ) -> Iterator[None]:
         """
-        A person decides about these, one after the other, for the time of a block.
+        Decide about these requests in a thread, one after the other, during the block.
 
         Each as soon as it waits, and *once* holds for how many were decided before.
         """

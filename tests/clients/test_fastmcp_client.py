@@ -40,7 +40,7 @@ SKILL = "skill://conformance_resources/greet-visitor/SKILL.md"
 async def connected(
     endpoint: GatedEndpoint, mode: str, client_answers: ClientAnswers, **options: Any
 ) -> AsyncIterator[Client[StreamableHttpTransport]]:
-    """A client that answers every kind of client request, with a bearer token."""
+    """Yield a client that answers every kind of client request, with a bearer token."""
 
     async def filled_in(message: str, response_type: Any, params: Any, context: Any) -> Any:
         client_answers.asked.append(message)

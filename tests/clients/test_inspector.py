@@ -42,7 +42,7 @@ class Mcpdo:
         self.program, self.environment = program, env
 
     def run(self, *arguments: str) -> Any:
-        """What one run that succeeds prints."""
+        """Return what one run that succeeds prints."""
         done = self.program.run("--format", "json", *arguments, within_s=MCPDO_WITHIN_S)
         assert done.code == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
@@ -63,7 +63,7 @@ class Mcpdo:
 
     @contextmanager
     def watching(self, connection: str, uri: str) -> Iterator[Process]:
-        """Word of a document, as it is printed, until the block ends."""
+        """Print the changes of a document until the block ends."""
         words = ("--format", "json", "--connection", connection, "resources/subscribe", uri)
         process = Process(command(MCPDO, *words), env=self.environment)
         try:
@@ -75,7 +75,7 @@ class Mcpdo:
 
 @contextmanager
 def mcpdo_daemon() -> Iterator[Mcpdo]:
-    """A daemon, which the first run starts and the end of the block stops."""
+    """Run a daemon, which the first run starts and the end of the block stops."""
     # The path of a socket must be short; the daemon takes its leave in the folder that goes.
     with tempfile.TemporaryDirectory(prefix="mcpdo-", ignore_cleanup_errors=True) as home:
         env = {
@@ -104,7 +104,7 @@ def inspector(
 
 @pytest.fixture(scope="module")
 def connected(gated_endpoint: GatedEndpoint) -> Iterator[Mcpdo]:
-    """Connections by the names of their eras."""
+    """Yield connections by the names of their eras."""
     with mcpdo_daemon() as program:
         for era in ERAS:
             output = program.connect(era, gated_endpoint.url, gated_endpoint.bearer, era=era)

@@ -20,7 +20,7 @@ NPX = "npx -y -p @modelcontextprotocol/inspector@2.12.0 mcp-inspector"
 
 
 def command(language: str, example: str) -> list[str]:
-    """How a reader would run an example, with what is installed here."""
+    """Return the command that runs an example of the page with the installed programs."""
     if language == "python":
         return [sys.executable, "-c", example]
     if language == "js":

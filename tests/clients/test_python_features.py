@@ -36,7 +36,7 @@ WATCHED_URI = "test://watched-resource"
 async def connected(
     endpoint: GatedEndpoint, mode: str, client_answers: ClientAnswers, **options: Any
 ) -> AsyncIterator[Client]:
-    """A client that answers every kind of client request."""
+    """Yield a client that answers every kind of client request."""
     callbacks: dict[str, Any] = {
         "elicitation_callback": client_answers.filled_in,
         "sampling_callback": client_answers.sampled,
@@ -57,7 +57,7 @@ async def connected(
 
 
 async def text(client: Client, tool: str, arguments: dict[str, Any] | None = None) -> str:
-    """What a call that succeeds says."""
+    """Return the text of a call that succeeds."""
     result = await client.call_tool(tool, arguments or {})
     (block,) = result.content
     assert isinstance(block, types.TextContent)

@@ -59,7 +59,7 @@ DEMO_TOOLS = {"echo", "whoami", "save_csv", "delete_csv", "count_slowly"}
 
 
 def expect_discovery(report: dict[str, Any], url: str) -> None:
-    """The client was refused first, followed the challenge, and registered by itself."""
+    """Assert that the client was refused, followed the challenge, and registered by itself."""
     first, metadata = report["exchanges"][:2]
     assert (first["method"], first["url"], first["status"]) == ("POST", url, 401)
     assert first["challenge"].startswith('Bearer resource_metadata="')
@@ -69,7 +69,7 @@ def expect_discovery(report: dict[str, Any], url: str) -> None:
 
 
 def registrations(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The POSTs that are neither calls nor token requests."""
+    """Return the POSTs that are neither calls nor token requests."""
     return [
         each
         for each in report["exchanges"]
@@ -80,7 +80,7 @@ def registrations(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def expect_grants(report: dict[str, Any], person: BrowserUser, resource: str) -> None:
-    """PKCE with S256 and `resource` went along with everything, and a refresh token was used."""
+    """Assert that all requests had PKCE with S256 and `resource`, and a refresh token was used."""
     for request in person.asked:
         assert request["code_challenge_method"] == "S256"
         assert request["resource"] == resource
@@ -92,7 +92,7 @@ def expect_grants(report: dict[str, Any], person: BrowserUser, resource: str) ->
 
 
 def expect_calls(report: dict[str, Any], *, tenant: str) -> None:
-    """The tools are there, they answer, and they know who called."""
+    """Assert that the tools are there, answer, and know who called."""
     assert set(report["tools"]) >= DEMO_TOOLS
     assert report["echo"] == "grüß Gott"
     assert tenant in str(report["whoami"])
@@ -102,7 +102,7 @@ def expect_calls(report: dict[str, Any], *, tenant: str) -> None:
 
 
 def expect_step_up(report: dict[str, Any], person: BrowserUser, url: str) -> None:
-    """Saving was refused with the scope it needs, and the person was asked for it once more."""
+    """Assert that saving was refused for its scope, and the person was asked for it once more."""
     refused = [each for each in report["exchanges"] if each["status"] == 403]
     assert {each["url"] for each in refused} == {url}, refused
     for each in refused:
@@ -115,7 +115,7 @@ def expect_step_up(report: dict[str, Any], person: BrowserUser, url: str) -> Non
 
 
 def expect_no_step_up(report: dict[str, Any], person: BrowserUser) -> None:
-    """A client that asked for everything at first was never refused, nor its person asked again."""
+    """Assert that a client that asked for everything at first was never refused or asked again."""
     assert 403 not in {each["status"] for each in report["exchanges"]}
     assert len(person.asked) == 1
 
@@ -123,7 +123,7 @@ def expect_no_step_up(report: dict[str, Any], person: BrowserUser) -> None:
 def expect_all(
     report: dict[str, Any], person: BrowserUser, url: str, *, tenant: str, steps_up: bool = True
 ) -> None:
-    """The whole journey."""
+    """Assert every step, from discovery to the granted scopes."""
     for exchange in report["exchanges"]:
         exchange.setdefault("grant_type", None)
     expect_discovery(report, url)
@@ -237,7 +237,7 @@ def test_the_typescript_clients_sign_in_at_another_issuer(
 
 
 def whoami(pair: GatepostAndIssuer, token: str) -> httpx2.Response:
-    """One authenticated call of 2026-07-28 over plain HTTP."""
+    """Make one authenticated call of 2026-07-28 over plain HTTP."""
     message = {
         "jsonrpc": "2.0",
         "id": 1,

@@ -25,7 +25,7 @@ MODERN_CLIENTS = ["2.x auto", "2.x 2026-07-28"]
 
 @pytest.fixture(scope="module")
 def reports(gated_endpoint: GatedEndpoint) -> dict[str, dict[str, Any]]:
-    """What each client has to tell, after one run of each."""
+    """Return the report of each client, after one run of each."""
 
     def run(script: str, mode: str) -> dict[str, Any]:
         return run_typescript_client(

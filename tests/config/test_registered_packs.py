@@ -70,7 +70,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Installs the distribution `acme-packs`, whose modules are given by name."""
+    """Return a function that installs the distribution `acme-packs` with modules by name."""
     folder = tmp_path / "site"
     information = folder / "acme_packs-1.0.dist-info"
     information.mkdir(parents=True)

@@ -16,7 +16,7 @@ ADDRESS = f"postgresql://gatepost:{SECRET}@db.example.com/gatepost"
 
 
 def secrets_of(**settings: Any) -> set[str]:
-    """The values that are known of a configuration."""
+    """Return the secret values of a configuration."""
     tree = {
         "resource": "https://mcp.example.com/mcp",
         "issuers": [{"issuer": "https://id.example.com", "tenant": {"value": "acme"}}],

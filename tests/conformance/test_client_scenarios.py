@@ -84,14 +84,14 @@ NOT_YET = {
 
 @pytest.fixture(scope="module")
 def suite() -> Iterator[Program]:
-    """The suite, in the environment that it hands to our client."""
+    """Load the suite, with the environment that it passes to our client."""
     path = {"PYTHONPATH": ":".join([str(ROOT), *sys.path])}
     with loaded(PROGRAM, python_environment(environment() | path)) as program:
         yield program
 
 
 def scenarios(suite: Program) -> set[str]:
-    """The authorization scenarios for clients that the pinned release has."""
+    """Return the authorization scenarios for clients that the pinned release has."""
     done = suite.run("list", within_s=RUN_WITHIN_S)
     assert done.code == 0, done.stderr
     clients = done.stdout.partition("Client scenarios")[2]
@@ -99,7 +99,7 @@ def scenarios(suite: Program) -> set[str]:
 
 
 def run(suite: Program, scenario: str, folder: Path) -> list[Check]:
-    """The checks of one scenario with our client."""
+    """Run one scenario with our client and return its checks."""
     program = f"{sys.executable} -m {__name__}"
     words = ("client", "--command", program, "--scenario", scenario, "-o", str(folder))
     done = suite.run(*words, within_s=RUN_WITHIN_S)
@@ -158,7 +158,7 @@ async def main(url: str) -> None:
 
 
 def settings(context: dict[str, Any]) -> dict[str, Any]:
-    """The table of a credential for what the suite gives to its clients."""
+    """Return the table of a credential from what the suite gives its clients."""
     os.environ["SUITE_SECRET"] = context.get("client_secret", "a-secret-that-nobody-asked-for")
     usual = {
         "type": "client",
@@ -172,7 +172,7 @@ def settings(context: dict[str, Any]) -> dict[str, Any]:
 
 
 async def local_hosts(url: str) -> set[str]:
-    """The hosts on this machine that an operator would have allowed: the suite picks the ports."""
+    """Return the local hosts that an operator would have allowed: the suite picks the ports."""
     parts = urlsplit(url)
     hosts_named = {parts.netloc}
     async with httpx2.AsyncClient(trust_env=False) as client:

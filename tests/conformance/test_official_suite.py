@@ -47,7 +47,7 @@ def run_suite(suite: Program, url: str, folder: Path, *selection: str) -> dict[s
 
 
 def checks_in(file: Path) -> list[Check]:
-    """The checks of one `checks.json`; none when there is no such file."""
+    """Return the checks of one `checks.json`; none when there is no such file."""
     if not file.exists():
         return []
     return [
@@ -57,7 +57,7 @@ def checks_in(file: Path) -> list[Check]:
 
 
 def listed_scenarios(suite: Program, *selection: str) -> list[str]:
-    """The scenarios for servers that a selection has."""
+    """Return the scenarios for servers that a selection has."""
     done = suite.run("list", "--server", *selection, within_s=RUN_WITHIN_S)
     assert done.code == 0, done.stderr
     server_half = done.stdout.partition("Client scenarios")[0]
@@ -88,7 +88,7 @@ def suite() -> Iterator[Program]:
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The server that `tests/conformance/serve` starts, behind a proxy that holds a token."""
+    """Serve `tests/conformance/serve` behind a proxy that holds a token."""
     folder = tmp_path_factory.mktemp("conformance")
     port = free_port()
     command = [str(ROOT / "tests/conformance/serve"), str(port), str(folder / "state")]

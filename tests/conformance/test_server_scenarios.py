@@ -84,7 +84,7 @@ class AnswerRenamer:
 
 
 def split_before(data: bytes, word: bytes) -> tuple[bytes, bytes]:
-    """What can be sent on, and the end of *data* that may be the beginning of *word*."""
+    """Split off the end of *data* that may be the beginning of *word*."""
     for length in range(min(len(word) - 1, len(data)), 0, -1):
         if word.startswith(data[-length:]):
             return data[:-length], data[-length:]
@@ -92,7 +92,7 @@ def split_before(data: bytes, word: bytes) -> tuple[bytes, bytes]:
 
 
 def request_renamed(body: bytes) -> tuple[bytes, str]:
-    """A request with the gate's names, and its method; anything else stays as it is."""
+    """Return a request with the gate's names, and its method; leave anything else as it is."""
     try:
         message: Any = json.loads(body)
         method, params = message["method"], message["params"]
@@ -108,7 +108,7 @@ def request_renamed(body: bytes) -> tuple[bytes, str]:
 
 
 def header_renamed(value: bytes) -> bytes:
-    """An `Mcp-Name` with the gate's name, in the encoding that it had."""
+    """Return an `Mcp-Name` with the gate's name, in the encoding that it had."""
     text = value.decode("latin-1")
     if not (text.startswith(ENCODING[0]) and text.endswith(ENCODING[1])):
         return PREFIX.encode() + value
@@ -198,7 +198,7 @@ class Fixture(NamedTuple):
 
 @contextmanager
 def own_fixture(folder: Path) -> Iterator[Fixture]:
-    """The server of `tests/conformance/serve`, which also has tasks and skills."""
+    """Serve `tests/conformance/serve`, which also has tasks and skills."""
     command = [str(ROOT / "tests/conformance/serve"), str(free_port()), str(folder / "state")]
     process = Process(command, env=python_environment({"PYTHONPATH": ":".join(sys.path)}))
     try:
@@ -210,7 +210,7 @@ def own_fixture(folder: Path) -> Iterator[Fixture]:
 
 @contextmanager
 def sdk_fixture(folder: Path) -> Iterator[Fixture]:
-    """The everything server of the official Python SDK."""
+    """Serve the everything server of the official Python SDK."""
     port = free_port()
     script = str(Path(__file__).with_name("sdk_fixture") / "server.py")
     process = Process([sys.executable, script, "--port", str(port)], env=python_environment())
@@ -226,7 +226,7 @@ FIXTURES = {"own": own_fixture, "sdk": sdk_fixture}
 
 @contextmanager
 def direct_endpoint(fixture: Fixture) -> Iterator[str]:
-    """The endpoint of a fixture server as the suite asks it, without a token."""
+    """Yield the endpoint of a fixture server as the suite asks it, without a token."""
     if not fixture.token:
         yield fixture.url
         return
@@ -238,7 +238,7 @@ def direct_endpoint(fixture: Fixture) -> Iterator[str]:
 def endpoints(
     request: pytest.FixtureRequest, idp: Idp, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ConformanceUrls]:
-    """A fixture server, and a gate with it as its upstream."""
+    """Serve a fixture server, and a gate with it as its upstream."""
     folder = tmp_path_factory.mktemp("fixture")
     with FIXTURES[request.param](folder) as fixture:
         upstream: dict[str, Any] = {
@@ -278,7 +278,7 @@ def wait_until_listed(rest_client: RestClient) -> None:
 
 
 def is_passed(checks: list[Check]) -> bool:
-    """Whether a scenario has a check that succeeds and none that fails."""
+    """Return whether a scenario has a check that succeeds and none that fails."""
     statuses = {check.status for check in checks}
     return "SUCCESS" in statuses and "FAILURE" not in statuses
 

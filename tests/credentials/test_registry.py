@@ -39,7 +39,7 @@ class CredentialsReplicas:
         self._stack = stack
 
     def one(self, *hosts: str) -> CredentialServices:
-        """What the credentials of another process use, which may reach these hosts."""
+        """Return the credential services of another process, which may reach these hosts."""
         network = Network(allow_hosts=tuple(urlsplit(host).netloc for host in hosts))
         fetcher = Fetcher(development=True, network=network)
         outbound = OutboundClient(network, tls=fetcher.tls)
@@ -67,14 +67,14 @@ METADATA = "/.well-known/oauth-protected-resource/mcp"
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[Idp]:
-    """Where the credentials are for; it has the metadata of a resource alone."""
+    """Serve the resource that the credentials are for; it has only its metadata."""
     with Idp() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def idp(upstream: Idp) -> Iterator[RunningOidcProvider]:
-    """oidc-provider, with tokens for the upstream, and a client that signs with the key ring."""
+    """Serve oidc-provider with tokens for the upstream and a client that signs with the ring."""
     client = {
         "client_id": KEYED_CLIENT,
         "grant_types": ["client_credentials"],
@@ -99,7 +99,7 @@ def publish_metadata(upstream: Idp, idp: RunningOidcProvider, resource: str) -> 
 
 
 def table(**settings: object) -> CredentialSettings:
-    """A table of a client with a secret, which the tenant has stored."""
+    """Return the table of a client with a secret, which the tenant has stored."""
     usual: dict[str, object] = {
         "type": "client",
         "tenants": (TENANT,),
@@ -113,7 +113,7 @@ def table(**settings: object) -> CredentialSettings:
 async def credential_of(
     replica: CredentialServices, upstream: Idp, tenant: str = TENANT, **settings: object
 ) -> OutboundCredential:
-    """The credential `crm` of one process, for the upstream."""
+    """Return the credential `crm` of one process, for the upstream."""
     await replica.secrets.put(tenant, "CLIENT_SECRET", SECRET)
     registry = CredentialRegistry(replica)
     registry.apply(
@@ -123,7 +123,7 @@ async def credential_of(
 
 
 async def is_active(idp: RunningOidcProvider, token: str) -> bool:
-    """Whether the authorization server knows the token as active."""
+    """Return whether the authorization server knows the token as active."""
     async with httpx2.AsyncClient() as client:
         answer = await client.post(
             f"{idp.issuer}/token/introspection",

@@ -28,7 +28,7 @@ class TokenIssuer:
         self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
 
     async def issue(self) -> IssuedToken:
-        """As `TokenClient.issue`."""
+        """Issue the next answer, like `TokenClient.issue`."""
         answer = self._answers.pop(0)
         self.asked.set()
         await self.may_answer.wait()
@@ -41,7 +41,7 @@ class TokenIssuer:
 def two_credentials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[TokenIssuer], Sequence[ClientCredential]]:
-    """The credential of two processes, which look again only when they are woken."""
+    """Return the credential of two processes, which look again only when they are woken."""
     monkeypatch.setattr(module, "POLL_S", LONG_WAIT_S)
     records, shared_store, keyring = MemoryRecords(), MemorySharedStore(), KeyRing.ephemeral()
 
@@ -59,7 +59,7 @@ def two_credentials(
 
 
 async def answers(issuer: TokenIssuer, credentials: Sequence[ClientCredential]) -> list[object]:
-    """What the requests of both get, of which the second waits for the first."""
+    """Return the answers to two requests, of which the second waits for the first."""
     async with asyncio.timeout(WITHIN_S):
         first = asyncio.create_task(credentials[0].headers())
         await issuer.asked.wait()

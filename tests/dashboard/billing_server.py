@@ -110,7 +110,7 @@ async def find_customer(
 
 
 def letter_at(name: str, settings: SettingsLookup) -> str:
-    """Where a letter lies, which may depend on what the operator has set."""
+    """Return the folder of a letter, which may depend on the operator's settings."""
     return f"{'outside' if settings(Network).proxy else 'letters'}/{name}"
 
 
@@ -163,7 +163,7 @@ class BillingServer:
         self._tokens: dict[tuple[str, str, str], str] = {}
 
     def token(self, subject: str = "erin", *, tenant: str = "acme", scopes: str = SCOPES) -> str:
-        """What an agent of that person calls with."""
+        """Return the token of an agent of that person."""
         key = (subject, tenant, scopes)
         if key not in self._tokens:
             self._tokens[key] = self._issued(*key)
@@ -185,7 +185,7 @@ class BillingServer:
     def call(
         self, tool: str, arguments: Mapping[str, Any], subject: str = "erin", **token: str
     ) -> httpx2.Response:
-        """One call over REST, which is answered at once, also where a person has to decide."""
+        """Call over REST and return at once, also where a person has to decide."""
         return httpx2.post(
             f"{self.server.origin}/tool/{tool}/call",
             content=msgspec.json.encode(arguments),
@@ -197,14 +197,14 @@ class BillingServer:
         )
 
     def asks(self, tool: str, arguments: Mapping[str, Any], subject: str = "erin") -> str:
-        """The same where a person has to decide; the id of the request."""
+        """Call over REST where a person has to decide; return the id of the request."""
         answer = self.call(tool, arguments, subject)
         assert answer.status_code == 503, answer.text
         waiting = self.server.run(self.server.services.approvals.waiting("acme"))
         return str(waiting[-1].id)
 
     def asks_as(self, client: Any, tool: str, arguments: Mapping[str, Any]) -> str:
-        """The same over MCP, with what the client says about itself as `clientInfo`."""
+        """Call over MCP, with *client* as `clientInfo`; return the id of the approval request."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientInfo": client,
@@ -229,7 +229,7 @@ class BillingServer:
         return str(waiting[-1].id)
 
     def write(self, path: str, text: str) -> None:
-        """A file that is there already."""
+        """Write a file to the workspace."""
         self.server.run(self.server.services.workspaces.of("acme").write(path, text.encode()))
 
     def decides(
@@ -265,13 +265,13 @@ class BillingServer:
         )
 
     def record(self, kind: str, tool: str) -> int:
-        """The number of the newest record of that kind about the tool."""
+        """Return the number of the newest record of that kind about the tool."""
         records = self.server.services.records
         found = self.server.run(search(records, "acme", AuditQuery(kind=kind, tool=tool, limit=1)))
         return int(found[0].number)
 
     def state_of(self, request: str) -> str:
-        """How a request stands."""
+        """Return the state of a request."""
         found = self.server.run(self.server.services.approvals.get("acme", request))
         return str(found.state)
 
@@ -282,7 +282,7 @@ class BillingServer:
         counts.buckets = Buckets(forgetting=counts.call_limits.clear)
 
     def now(self) -> float:
-        """The service's time."""
+        """Return the service's time."""
         return self.server.services.approvals.clock()
 
     def until_waiting(self, count: int) -> None:
@@ -292,7 +292,7 @@ class BillingServer:
 
     @contextmanager
     def later(self, by_s: float) -> Iterator[None]:
-        """So much time has passed for the service, inside of the block."""
+        """Move the service's clock forward inside the block."""
         service = self.server.services.approvals
         before = service.clock
         service.clock = service.requests.clock = lambda: before() + by_s
@@ -301,7 +301,7 @@ class BillingServer:
 
 
 def settings(config: Config, root: Path) -> Config:
-    """What the company has configured."""
+    """Return the configuration of the company."""
     return msgspec.structs.replace(
         config,
         tools=ToolsSettings(packs=("workspace", "demo", "vault"), load=(__name__,)),
@@ -319,7 +319,7 @@ def open_billing_server(
     proxies: tuple[str, ...] = (),
     change: Callable[[Config], Config] = lambda config: config,
 ) -> Iterator[BillingServer]:
-    """The company, until the block ends; *proxies* are those that it trusts."""
+    """Serve the company until the block ends; *proxies* are trusted."""
 
     def changed(config: Config) -> Config:
         listen = msgspec.structs.replace(config.listen, trusted_proxies=proxies)
@@ -349,7 +349,7 @@ class WebUser:
             self.sign_in(name)
 
     def sign_in(self, name: str) -> None:
-        """Through the identity provider, as that person."""
+        """Sign in through the identity provider, as that person."""
         self.page.goto(self.home)
         self.page.get_by_role("link", name="Continue").click()
         self.page.locator(f'button[value="{name}"]').click()
@@ -357,7 +357,7 @@ class WebUser:
         self.page.wait_for_url(f"{self.home}**")
 
     def open(self, below: str = "") -> Page:
-        """A page of the dashboard."""
+        """Open a page of the dashboard."""
         self.page.goto(self.home + below)
         return self.page
 
@@ -371,7 +371,7 @@ class WebUser:
 def signed_in(
     server: BillingServer, browser: Browser, name: str = "", **context: Any
 ) -> Iterator[WebUser]:
-    """A browser of its own, with that person signed in; it ends without complaints."""
+    """Yield a new browser with that person signed in; assert that it ends without complaints."""
     opened = browser.new_context(**context)
     opened.set_default_timeout(WITHIN_MS)
     user = WebUser(server, opened, name)

@@ -73,7 +73,7 @@ USERS = (
 
 
 async def echo(page_request: PageRequest) -> PageResponse:
-    """What a handler sees, as JSON in a page."""
+    """Return what a handler sees, as JSON in a page."""
     seen = (
         page_request.tenant,
         page_request.user.subject,
@@ -87,7 +87,7 @@ async def echo(page_request: PageRequest) -> PageResponse:
     )
 
 
-async def onward(page_request: PageRequest) -> PageResponse:
+async def redirect_page(page_request: PageRequest) -> PageResponse:
     return redirect(page_request.form["to"])
 
 
@@ -115,7 +115,7 @@ PAGES = (
     PageRoute(path="/test/echo/{one}", get=echo),
     PageRoute(path="/test/open", get=echo, roles=NO_ROLES),
     PageRoute(path="/test/admin", get=echo, roles=frozenset({"admin"})),
-    PageRoute(path="/test/onward", post=onward),
+    PageRoute(path="/test/onward", post=redirect_page),
     PageRoute(path="/test/download", get=download),
     PageRoute(path="/test/live", get=live, background=True),
     PageRoute(path="/test/poll", get=echo, background=True),
@@ -125,7 +125,7 @@ PAGES = (
 
 
 def build(config: Config, services: Services) -> Edge:
-    """The app, with the tests' pages beside its own and before the one for unknown paths."""
+    """Build the app, with the tests' pages beside its own and before the one for unknown paths."""
     edge = build_app(config, services)
     resource = Resource(config.resource)
     around = page_services(config, services, resource, Templates(Assets().path))
@@ -158,18 +158,18 @@ class DashboardServer(Server):
 
     @property
     def around(self) -> PageServices:
-        """What stands around its pages: sessions and cookies that the server takes for its own."""
+        """Return the services of its pages, whose sessions and cookies the server accepts."""
         view = Templates(Assets().path)
         return page_services(self.config, self.services, Resource(self.config.resource), view)
 
     @property
     def home(self) -> str:
-        """The address of the dashboard."""
+        """Return the address of the dashboard."""
         return self.origin + self.base
 
     @contextmanager
     def user_browser(self, name: str = "", *, fresh: bool = False) -> Iterator["HttpBrowser"]:
-        """A browser, with *name* signed in; unless *fresh* in a session that others use as well."""
+        """Yield a browser with *name* signed in, in a shared session unless *fresh*."""
         user_browser = HttpBrowser(self)
         with user_browser.http:
             if name and (fresh or name not in self._cookies):
@@ -196,7 +196,7 @@ class HttpBrowser:
     def post(
         self, below: str, form: Mapping[str, str] | None = None, **headers: str
     ) -> httpx2.Response:
-        """A form of a page of ours, with the session's token unless *form* has one."""
+        """Post a form of a page of ours, with the session's token unless *form* has one."""
         fields = {"csrf": self.token()} | dict(form or {})
         sent = {"origin": self.server.origin, "sec-fetch-site": "same-origin"} | header_fields(
             headers
@@ -206,7 +206,7 @@ class HttpBrowser:
 
     @contextmanager
     def stream(self, below: str) -> Iterator[Iterator[str]]:
-        """The lines of a live page, without those that only keep it open."""
+        """Yield the lines of a live page, without the lines that only keep it open."""
         with self.http.stream("GET", self.server.base + below) as answer:
             assert answer.status_code == 200
             lines = answer.iter_lines()
@@ -214,26 +214,26 @@ class HttpBrowser:
             yield lines
 
     def token(self) -> str:
-        """The token that a page of this session carries."""
+        """Return the token that a page of this session carries."""
         found = re.search(r'data-csrf="([^"]+)"', self.get("/test/open").text)
         return found[1] if found else ""
 
-    def start(self, onward: str = "", *, which: int = 0) -> httpx2.Response:
+    def start(self, return_path: str = "", *, which: int = 0) -> httpx2.Response:
         """Begin a sign-in at the first issuer that is offered."""
         page = self.get("/sign-in").text
         links = re.findall(r"issuer=([0-9a-f]+)", page)
-        query = {"issuer": links[which], "next": onward}
+        query = {"issuer": links[which], "next": return_path}
         return self.http.get(f"{self.server.base}/sign-in/start", params=query)
 
-    def sign_in(self, name: str, onward: str = "") -> httpx2.Response:
-        """All the way, as *name*; answers what the dashboard answered to the way back."""
-        back = BrowserUser(name).follow(self.start(onward).headers["location"])
+    def sign_in(self, name: str, return_path: str = "") -> httpx2.Response:
+        """Sign in as *name* with all steps; return the dashboard's answer to the callback."""
+        back = BrowserUser(name).follow(self.start(return_path).headers["location"])
         answer = self.http.get(back)
         assert answer.status_code == 303, answer.text
         return answer
 
     def cookie(self, kind: str = "session") -> str:
-        """The value of one of the dashboard's cookies; empty without one."""
+        """Return the value of one of the dashboard's cookies; empty without one."""
         return next((c.value or "" for c in self.http.cookies.jar if kind in c.name), "")
 
 
@@ -242,7 +242,7 @@ def header_fields(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def query_of(url: str) -> dict[str, str]:
-    """The query of *url*."""
+    """Return the query of *url*."""
     return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
 
@@ -256,7 +256,7 @@ def open_dashboard_server(
     source_of: SourceOf | None = None,
     **settings: Any,
 ) -> Iterator[DashboardServer]:
-    """A server whose endpoint is at *path*, with the development issuer on a port of its own."""
+    """Serve a dashboard beside the endpoint at *path*, with the development issuer."""
     port, issuer_port = free_port(), free_port()
     origin, issuer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{issuer_port}/dev-as"
     base = path.rpartition("/")[0] + "/dashboard"
@@ -296,7 +296,7 @@ def open_dashboard_server(
 
 
 def issuer_of(issuer: str, root: Path) -> Issuer:
-    """An issuer of people, with a client for the dashboard."""
+    """Return an issuer of people, with a client for the dashboard."""
     return Issuer(
         issuer=issuer,
         tenant=TenantRule(claim="org_id"),
@@ -334,7 +334,7 @@ class ProductionProvider(Idp):
             await super()._answer(scope, receive, send)
 
     def _redeemed(self, headers: dict[bytes, bytes], form: dict[str, str]) -> dict[str, Any]:
-        """Tokens for a code, once, for the client that asked for it (RFC 6749 section 4.1.3)."""
+        """Redeem a code, once, for the client that requested it (RFC 6749 section 4.1.3)."""
         asked = self._codes.pop(form["code"], {})
         digest = hashlib.sha256(form["code_verifier"].encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
@@ -362,6 +362,6 @@ class ProductionProvider(Idp):
 
 @pytest.fixture(scope="package")
 def shared_dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
-    """A server with a dashboard, shared: a test changes nothing that another one sees."""
+    """Serve a dashboard that tests share: a test changes nothing that another test sees."""
     with open_dashboard_server(tmp_path_factory.mktemp("dashboard")) as running:
         yield running

@@ -49,7 +49,7 @@ def test_every_page_and_state_is_accessible(tmp_path: Path) -> None:
 
 
 def faults(page: Page) -> list[str]:
-    """What is wrong with the page as it stands."""
+    """Return what is wrong with the page in its present state."""
     violations = page.evaluate(
         "rules => axe.run(document, rules).then(found => found.violations)", RULES
     )

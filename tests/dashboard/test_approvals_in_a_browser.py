@@ -54,7 +54,7 @@ class ConnectedAgent:
 
 @contextmanager
 def agent(url: str, token: str) -> Iterator[ConnectedAgent]:
-    """An agent of a revision with sessions: its calls are held open while people decide."""
+    """Connect an agent of a revision with sessions: its calls are held open while people decide."""
     ready: Future[ConnectedAgent] = Future()
     stop: list[asyncio.Event] = []
 
@@ -108,7 +108,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def erins(billing: BillingServer) -> Iterator[ConnectedAgent]:
-    """The agent of a user without any role."""
+    """Yield the agent of a user without any role."""
     with agent(billing.resource, billing.token("erin")) as connected:
         yield connected
 

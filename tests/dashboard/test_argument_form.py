@@ -33,7 +33,7 @@ def fields(arguments: bytes = ARGUMENTS) -> dict[str, Field]:
 
 
 def edited_arguments(form: dict[str, str], arguments: bytes = ARGUMENTS) -> dict[str, Any]:
-    """What the form makes of the arguments."""
+    """Return the arguments with the values of the form."""
     filled_form = filled(list(fields(arguments).values()), form)
     assert not filled_form.errors, filled_form
     value: dict[str, Any] = json.loads(filled_form.encoded(arguments))
@@ -57,7 +57,7 @@ def test_each_argument_has_a_field_of_its_type() -> None:
 
 
 def unchanged() -> dict[str, str]:
-    """The form as a browser sends it when nothing was touched."""
+    """Return the form as a browser sends it when no field was changed."""
     return {field.key: field.text.replace("\n", "\r\n") for field in fields().values()}
 
 

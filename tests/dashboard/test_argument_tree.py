@@ -17,7 +17,7 @@ from gatepost.tools.exact_json import compact, decoded
 
 
 def only_node(encoded: str) -> Node:
-    """The one member of an object."""
+    """Return the only member of an object."""
     return read(encoded.encode()).nodes[0]
 
 

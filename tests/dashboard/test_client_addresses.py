@@ -33,7 +33,7 @@ def server(
 
 @pytest.fixture
 def dave(server: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
-    """An approver at a browser of his own."""
+    """Yield the browser of an approver, which has an address of its own."""
     with server.billing.server.user_browser() as user_browser:
         user_browser.http.headers["x-forwarded-for"] = CLIENT_ADDRESS
         user_browser.sign_in("dave")
@@ -41,7 +41,7 @@ def dave(server: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
 
 
 def newest_record(billing: BillingServer, kind: str) -> AuditRecord:
-    """The newest record of that kind."""
+    """Return the newest record of that kind."""
     records = billing.server.services.records
     seen_records: list[AuditRecord] = billing.server.run(
         search(records, "acme", AuditQuery(kind=kind, limit=1))
@@ -50,7 +50,7 @@ def newest_record(billing: BillingServer, kind: str) -> AuditRecord:
 
 
 def recorded_origin(billing: BillingServer, kind: str) -> tuple[str, str, str]:
-    """What the newest record of that kind says was done, by whom, and from where."""
+    """Return the outcome, the subject and the address of the newest record of that kind."""
     record = newest_record(billing, kind)
     assert record.caller is not None
     return record.outcome, record.caller.subject, record.caller.peer

@@ -31,7 +31,7 @@ class TlsProxy(Balancer):
     """Ends TLS and says so, whatever the client says."""
 
     def headers(self, scope: Scope, upstream: str) -> list[tuple[bytes, bytes]]:
-        """See `Balancer`."""
+        """Return the request's fields, with the scheme and the address of the client."""
         headers = [
             (name, value) for name, value in scope["headers"] if name not in FORWARDED_FIELDS
         ]
@@ -52,21 +52,21 @@ class ProductionServer:
 
     @property
     def client(self) -> ResourceClient:
-        """Where agents come in."""
+        """Return a client of the address that agents use."""
         return ResourceClient(f"{self.origin}/mcp", tls=self.trusting)
 
     def token(self, **claims: Any) -> str:
-        """An agent's."""
+        """Return a token of an agent."""
         return TokenFactory(self.provider.issuer("main"), f"{self.origin}/mcp").token(**claims)
 
     def rest(self, tool: str, filename: str, **more: Any) -> int:
-        """Status of one call of an agent."""
+        """Return the status of one call of an agent."""
         body = json.dumps({"filename": filename, **more}).encode()
         return self.client.send("POST", f"/tool/{tool}/call", body=body, token=self.token()).status
 
     @contextmanager
     def user_browser(self) -> Iterator["HttpsBrowser"]:
-        """A browser."""
+        """Open a browser and close it at the end."""
         with (
             httpx2.Client(base_url=self.origin, timeout=WITHIN_S, verify=self.trusting) as here,
             httpx2.Client(proxy=self.out.url, timeout=WITHIN_S, verify=self.trusting) as far,
@@ -84,19 +84,19 @@ class HttpsBrowser:
         return self.http.get(BASE_PATH + below)
 
     def sign_in(self) -> list[httpx2.Response]:
-        """All the way; what the dashboard answered at the start and at the end."""
+        """Sign in; return the dashboard's first and last answers."""
         page = forms_free(self.get("/sign-in").text)
         start = self.http.get(page)
         back = self._far.get(start.headers["location"]).headers["location"]
         return [start, self.http.get(back)]
 
     def post(self, below: str, origin: str, **fields: str) -> httpx2.Response:
-        """A form, with the token of this session."""
+        """Send a form with the token of this session."""
         fields = {"csrf": self.token(), **fields}
         return self.http.post(BASE_PATH + below, data=fields, headers={"origin": origin})
 
     def token(self) -> str:
-        """What this session's forms carry."""
+        """Return the token that the forms of this session contain."""
         fields = [field for form in forms_of(self.get().text) for field in form.fields]
         return dict(fields)["csrf"]
 
@@ -105,7 +105,7 @@ class HttpsBrowser:
 
 
 def forms_free(page: str) -> str:
-    """Where the link to the only issuer leads."""
+    """Return the address of the link to the only issuer."""
     start = page.index(f"{BASE_PATH}/sign-in/start?")
     return page[start : page.index('"', start)].replace("&amp;", "&")
 
@@ -114,7 +114,7 @@ def forms_free(page: str) -> str:
 def open_production_server(
     folder: Path, provider: ProductionProvider, out: ConnectProxy, **listen: Any
 ) -> Iterator[ProductionServer]:
-    """`gatepost serve` in production, at the address that *listen* and `at` say."""
+    """Run `gatepost serve` in production, at the address that *listen* and `at` name."""
     port, at = listen.setdefault("port", free_port()), listen.pop("at", 0)
     create(folder / "keyring.json")
     (folder / "secret").write_text(SECRET)
@@ -144,7 +144,7 @@ def open_production_server(
 def own_tls(
     folder: Path, authority: CertificateAuthority, provider: ProductionProvider, out: ConnectProxy
 ) -> Iterator[ProductionServer]:
-    """It speaks TLS itself."""
+    """Run a server that ends TLS itself."""
     certificate, key = authority.certify("localhost")
     listen = {"tls_certificate": certificate, "tls_key": key, "ca": str(authority.bundle)}
     with open_production_server(folder, provider, out, **listen) as server:
@@ -156,7 +156,7 @@ def own_tls(
 def behind_proxy(
     folder: Path, authority: CertificateAuthority, provider: ProductionProvider, out: ConnectProxy
 ) -> Iterator[ProductionServer]:
-    """A proxy on this machine ends TLS."""
+    """Run a server behind a proxy on this machine that ends TLS."""
     certificate, key = authority.certify("localhost")
     front = free_port()
     listen = {"trusted_proxies": ["127.0.0.1/32"], "at": front, "ca": str(authority.bundle)}
@@ -315,7 +315,7 @@ def clear(
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ProductionServer]:
-    """One behind a proxy, which an attacker passes by."""
+    """Yield a server behind a proxy that an attacker bypasses."""
     with behind_proxy(tmp_path_factory.mktemp("clear"), authority, provider, out) as server:
         yield server
 

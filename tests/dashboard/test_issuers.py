@@ -28,7 +28,7 @@ from tests.support.sign_in import SECRET as OTHER_SECRET
 
 @contextmanager
 def two_issuers(root: Path, form: TokenForm = "jwt") -> Iterator[DashboardServer]:
-    """The development issuer for acme, and oidc-provider, a third-party server, for globex."""
+    """Serve with the development issuer for acme and with oidc-provider for globex."""
     with ExitStack() as running:
 
         def add(config: Config) -> Config:
@@ -105,7 +105,7 @@ def test_a_code_of_one_issuer_is_never_redeemed_at_another(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def dashboard_per_tenant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
-    """Each tenant has a resource, and a dashboard, of its own."""
+    """Yield a dashboard server where each tenant has a resource and a dashboard of its own."""
     with open_dashboard_server(tmp_path_factory.mktemp("apart"), path="/t/{tenant}/mcp") as opened:
         yield opened
 

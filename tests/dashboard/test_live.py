@@ -47,7 +47,7 @@ class SharedApprovals:
         self.scripts = ScriptApprovals(self.records.of("acme").entries(SUBJECT))
 
     async def submit(self, name: str) -> None:
-        """What another replica does: a script waits from now on."""
+        """Submit a script for review, as another replica does."""
         await self.scripts.request(
             [Script(name, b"1", "workspace")], caller=a_caller(subject="erin"), max_waiting=9
         )
@@ -59,7 +59,7 @@ def store() -> SharedApprovals:
 
 
 async def next_names(pages: AsyncIterator[ShownPage]) -> list[str] | None:
-    """The names in what comes next."""
+    """Return the names on the next page, or None without waiting requests."""
     async with asyncio.timeout(WITHIN_S):
         waiting = await anext(pages)
     return None if waiting is None else [request.tool for request in waiting.requests]

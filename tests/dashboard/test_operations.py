@@ -41,13 +41,13 @@ def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]
 
 @pytest.fixture(scope="module")
 def olga(billing: BillingServer) -> Iterator[HttpBrowser]:
-    """An operator who is no approver."""
+    """Yield the browser of an operator who is no approver."""
     with billing.server.user_browser("olga") as user_browser:
         yield user_browser
 
 
 def reporter(billing: BillingServer, *, ago_s: float = 0.0) -> ProcessReporter:
-    """A process whose clock is behind."""
+    """Return the reporter of a process whose clock is *ago_s* behind."""
     now = billing.now
     return ProcessReporter(billing.server.services, clock=lambda: now() - ago_s)
 
@@ -175,7 +175,7 @@ def test_reports_of_ended_processes_do_not_hide_running_ones(
 
 
 def times(tool: str, seconds: float, **calls: int) -> ToolTimes:
-    """Calls by the number of their bucket."""
+    """Return the times of a tool with the number of calls in each bucket."""
     counts = [0] * (len(BOUNDS_S) + 1)
     for bucket, number in calls.items():
         counts[int(bucket[1:])] = number

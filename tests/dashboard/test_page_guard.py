@@ -26,7 +26,7 @@ GUARD_HEADERS = {
 
 
 def is_guarded(answer: httpx2.Response) -> bool:
-    """Whether an answer carries every guard, each once; forms lead here or to the issuer."""
+    """Return whether an answer has each guard once; its forms lead only here or to the issuer."""
     policy = answer.headers["content-security-policy"]
     return (
         re.fullmatch(f"{re.escape(POLICY)}(?: {ISSUER})?", policy) is not None

@@ -30,13 +30,13 @@ def dave(billing: BillingServer) -> Iterator[HttpBrowser]:
 
 @pytest.fixture(scope="module")
 def bob(billing: BillingServer) -> Iterator[HttpBrowser]:
-    """An approver of another tenant."""
+    """Yield the browser of an approver of another tenant."""
     with billing.server.user_browser("bob") as user_browser:
         yield user_browser
 
 
 def fields_of(page: str) -> dict[str, str]:
-    """The hidden fields of a page's forms."""
+    """Return the hidden fields of a page's forms."""
     pairs = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page)
     return {name: unescape(value) for name, value in pairs}
 

@@ -45,7 +45,7 @@ class TwoReplicas:
         self.billing, self.other, self.port = billing, other, port
 
     def page(self, user_browser: HttpBrowser, below: str) -> str:
-        """A page of the other replica, in the session that was begun at the first."""
+        """Return a page of the other replica, in the session that began at the first."""
         answer = user_browser.http.get(
             f"http://127.0.0.1:{self.port}{user_browser.server.base}{below}",
             headers={"host": urlsplit(user_browser.server.origin).netloc},
@@ -74,7 +74,7 @@ class TwoReplicas:
 
 @contextmanager
 def replica(billing: BillingServer) -> Iterator[TwoReplicas]:
-    """Another process of the same server, with a loop and connections of its own."""
+    """Run another process of the same server, with a loop and connections of its own."""
     port, first = free_port(), billing.server
     sock = bind("127.0.0.1", port)
     other = Server(first.config, first.toolbox, sock, keyring=first.keyring)
@@ -118,7 +118,7 @@ def dave(pair: TwoReplicas) -> Iterator[HttpBrowser]:
 
 @pytest.fixture(scope="module")
 def bob(pair: TwoReplicas) -> Iterator[HttpBrowser]:
-    """An approver of another tenant."""
+    """Yield the browser of an approver of another tenant."""
     with pair.billing.server.user_browser("bob") as user_browser:
         yield user_browser
 
@@ -161,7 +161,7 @@ def test_every_replica_counts_calls_refused_by_limits(
 
 
 async def concurrent_statuses(billing: BillingServer, number: int) -> list[int]:
-    """What comes of so many calls of one tool at once."""
+    """Return the statuses of that number of concurrent calls of one tool."""
     async with httpx2.AsyncClient(timeout=WITHIN_S, trust_env=False) as http:
         headers = {"authorization": f"Bearer {billing.token()}"}
         url = f"{billing.server.origin}/tool/whoami/call"

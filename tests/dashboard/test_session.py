@@ -232,7 +232,7 @@ def test_a_session_that_is_too_long_for_a_cookie_is_an_error(
 
 @contextmanager
 def revoke(server: DashboardServer, subject: str) -> Iterator[None]:
-    """A user is refused for the time of a block, as soon as the server reads it."""
+    """Revoke the tokens of a user until the block ends."""
     now = time.time()
     revocation = RevocationRecord(
         id="cut-1", subject=subject, before=now + 1, created_at=now, created_by="test"

@@ -105,7 +105,7 @@ def server(shared_provider: tuple[DashboardServer, ChangeableProvider]) -> Dashb
 def provider(
     shared_provider: tuple[DashboardServer, ChangeableProvider],
 ) -> Iterator[ChangeableProvider]:
-    """The issuer; what a test changes is put back."""
+    """Yield the issuer, and undo the changes of the test."""
     provider = shared_provider[1]
     yield provider
     provider.refuses, provider.declines, provider.audience = None, "", CLIENT

@@ -97,7 +97,7 @@ def finish(user_browser: HttpBrowser, back: str) -> httpx2.Response:
 
 
 def changed_callback(back: str, **changes: str | None) -> str:
-    """The way back with other parameters; None leaves one out."""
+    """Return the callback address with other parameters; None omits one."""
     values = query_of(back) | changes
     present = {name: value for name, value in values.items() if value is not None}
     return f"{back.partition('?')[0]}?{urlencode(present)}"

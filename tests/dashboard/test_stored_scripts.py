@@ -47,7 +47,7 @@ async def hostile(
     text: Annotated[str, Field(description=MARKUP)],
     more: Annotated[dict[str, str], Field(description="Names are hostile as well.")],
 ) -> str:
-    """Harmless."""
+    """Return the text."""
     return text
 
 
@@ -70,7 +70,7 @@ def settings(config: Config, root: Path) -> Config:
 
 @pytest.fixture(scope="module")
 def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
-    """Hostile tools, called by hostile people with hostile arguments."""
+    """Yield a server with hostile tools, which hostile people call with hostile arguments."""
     root = tmp_path_factory.mktemp("hostile")
     options = {"users": USERS, "cli_secret": CLI_SECRET, "scopes": ("hostile:write",)}
     with open_dashboard_server(
@@ -107,7 +107,7 @@ def request_approval(billing: BillingServer, **changes: str) -> str:
 
 
 def assert_harmless(page: Page) -> None:
-    """Nothing ran, nothing was put into the page, nothing was even tried."""
+    """Assert that no hostile code ran, reached the page or was tried."""
     assert page.title() != "owned"
     assert page.evaluate("window.stopped") == []
     planted = "img[src=x], svg[onload], iframe, #lure, #hijack, base, meta[http-equiv], [onerror]"

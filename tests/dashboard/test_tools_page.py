@@ -93,7 +93,7 @@ def test_the_tools_page_judges_a_caller_like_a_call(name: str) -> None:
 
 
 def refuse_calls(call: Call) -> CallContext:
-    """Nothing is called."""
+    """Raise an error for every call."""
     raise AssertionError(call.name)
 
 

@@ -29,13 +29,13 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardSer
 
 
 def managed(config: Config) -> Config:
-    """The configuration, with routes for administrators and so with upstreams."""
+    """Return the configuration with routes for administrators, and so with upstreams."""
     scopes = msgspec.structs.replace(config.scopes, admin="gatepost:admin")
     return msgspec.structs.replace(config, scopes=scopes)
 
 
 def added(dashboard: DashboardServer, name: str, tenant: str = "acme") -> UpstreamServer:
-    """A server that an administrator registered, and which was fetched once."""
+    """Return a server that an administrator registered and that was fetched once."""
     administration = dashboard.services.upstreams.services.administration
     changes = ServerChanges(name=name, url="https://mcp.example.com/mcp", status="disabled")
 

@@ -26,7 +26,7 @@ PROTOCOLS = {"Ten lines": "http", "FastMCP": "mcp", "The MCP Python SDK": "mcp",
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that has the wheel and what its metadata names."""
+    """Return the interpreter of an environment with the wheel and the packages it requires."""
     folder = tmp_path_factory.mktemp("authz")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, FOLDER]
@@ -53,14 +53,14 @@ def install(python: Path, *what: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def frameworks(python: Path, names_it_needs: str) -> Path:
-    """The same interpreter, with what the examples put behind the gate."""
+    """Return the same interpreter after the packages of the examples are installed."""
     install(python, "uvicorn", "fastmcp", "mcp", "fastapi")
     return python
 
 
 @pytest.fixture(scope="module")
 def names_it_needs(python: Path) -> str:
-    """What `import gatepost_authz` loads before anything else is installed."""
+    """Return the modules that `import gatepost_authz` loads before more packages are installed."""
     code = "import gatepost_authz, sys; print(sorted({n.split('.')[0] for n in sys.modules}))"
     return printed(python, "-c", code, cwd=python.parent)
 
@@ -137,7 +137,7 @@ def test_each_example_accepts_a_good_token_and_refuses_bad_ones(
 
 
 def good_call(url: str, token: str, protocol: str) -> str:
-    """What the caller reads."""
+    """Return the answer that the caller reads."""
     if protocol == "http":
         return httpx2.get(url, headers={"Authorization": f"Bearer {token}"}).text
 

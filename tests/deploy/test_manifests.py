@@ -30,7 +30,7 @@ FILE_HEADER = (
 
 def rendered() -> str:
     """
-    The chart's templates with its default values.
+    Return the chart's templates with its default values.
 
     Helm does not run here. The templates use three forms of its language only, which mean the same
     in this function: a value, a value as JSON, and the name of the release.
@@ -53,7 +53,7 @@ def rendered() -> str:
 
 
 def manifests_by_kind() -> dict[str, dict[str, Any]]:
-    """The manifests by kind."""
+    """Return the manifests by kind."""
     documents = [
         document
         for document in yaml.safe_load_all(MANIFESTS.read_text(encoding="utf-8"))

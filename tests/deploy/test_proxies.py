@@ -54,14 +54,14 @@ def proxied(
     deployment: Deployment,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Proxied]:
-    """One proxy after the other."""
+    """Yield the deployment behind each proxy in turn."""
     with deployment.behind(request.param, tmp_path_factory.mktemp(request.param)) as port:
         yield Proxied(deployment, request.param, port)
 
 
 @contextmanager
 def connected(client: ResourceClient, source: str = PROXY_ADDRESS) -> Iterator[ssl.SSLSocket]:
-    """A TLS connection from that address."""
+    """Open a TLS connection from that address."""
     assert client.tls is not None
     with (
         socket.create_connection(
@@ -73,7 +73,7 @@ def connected(client: ResourceClient, source: str = PROXY_ADDRESS) -> Iterator[s
 
 
 def raw_post(client: ResourceClient, token: str, fields: Any, body: bytes) -> bytes:
-    """A whole request."""
+    """Return a whole request."""
     head = [
         ("Host", client.authority),
         ("Authorization", f"Bearer {token}"),
@@ -111,7 +111,7 @@ def test_a_stream_arrives_event_by_event(proxied: Proxied) -> None:
 
 
 def read_until(connection: ssl.SSLSocket, text: bytes) -> bytes:
-    """What arrives up to that text."""
+    """Return the bytes up to and including that text."""
     received = b""
     while text not in received:
         chunk = connection.recv(65_536)
@@ -148,7 +148,7 @@ def test_a_forged_address_does_not_get_into_the_audit_record(proxied: Proxied, n
 
 
 def addresses(deployment: Deployment) -> list[str]:
-    """The addresses in the newest audit records, the newest first."""
+    """Return the addresses in the newest audit records, the newest first."""
 
     async def read() -> list[str]:
         records = await open_records(f"sqlite:///{deployment.folder}/gatepost.db")
@@ -202,7 +202,7 @@ def test_a_client_without_a_certificate_is_refused_where_one_is_required(
 
 
 def with_client_certificates(text: str) -> str:
-    """A file with the lines in force that it has switched off."""
+    """Return the text of a file with its disabled lines for client certificates enabled."""
     changed = SWITCHED_OFF.sub(r"\1", text)
     if (lines := re.findall(r"^ +bind .*$", changed, re.MULTILINE)) and len(lines) == 2:
         changed = changed.replace(f"{lines[0]}\n", "")

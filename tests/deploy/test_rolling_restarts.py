@@ -80,7 +80,7 @@ class ProxyProgram(NamedTuple):
         return self.arguments(Path())[0]
 
     def path(self) -> str | None:
-        """Where the program is; None where it is not installed."""
+        """Return the path of the program, or None if it is not installed."""
         return shutil.which(self.name, path=f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -155,7 +155,7 @@ class Deployment:
 
     @contextmanager
     def running(self) -> Iterator["Deployment"]:
-        """Both replicas, for the time of a block."""
+        """Run both replicas until the block ends."""
         try:
             self.servers += [self.begin(number) for number in range(2)]
             for server in self.servers:
@@ -166,7 +166,7 @@ class Deployment:
                 server.kill()
 
     def client(self, port: int, *, certificate: tuple[str, str] | None = None) -> ResourceClient:
-        """A client of the resource that connects to this port of this machine by TLS."""
+        """Return a client of the resource that connects to this port of this machine by TLS."""
         context = ssl.create_default_context(cafile=str(self.authority.bundle))
         if certificate:
             context.load_cert_chain(*certificate)
@@ -197,7 +197,7 @@ class Deployment:
             process.kill()
 
     def answers(self, process: Process, port: int) -> bool:
-        """Whether a proxy passes requests on to replicas that are ready."""
+        """Return whether a proxy passes requests on to replicas that are ready."""
         assert process.process.poll() is None, process.output
         try:
             client = self.client(port, certificate=self.agent)
@@ -206,7 +206,7 @@ class Deployment:
             return False  # one that has not read its certificate yet ends a handshake, too
 
     def placed(self, text: str, port: int, folder: Path) -> str:
-        """The text of a file with this run's addresses, certificate and folders."""
+        """Return the text of a file with this run's addresses, certificate and folders."""
         changes = {
             r"0\.0\.0\.0, port_value: 443\b": f"127.0.0.1, port_value: {port}",
             r"listen 443 ": f"listen 127.0.0.1:{port} ",
@@ -232,7 +232,7 @@ class Deployment:
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    """The company's, which signs for the issuer, the proxies and some clients."""
+    """Return the company's authority, which signs for the issuer, proxies and clients."""
     return CertificateAuthority(tmp_path_factory.mktemp("authority"))
 
 
@@ -240,7 +240,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 def two_replicas(
     authority: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], AbstractContextManager[Deployment]]]:
-    """Starts two replicas in a folder of their own; all trust one issuer."""
+    """Yield a function that starts two replicas in a new folder; all trust one issuer."""
     certificate, key = authority.certify(ISSUER)
     with (
         Idp(f"https://{ISSUER}", ssl_certfile=certificate, ssl_keyfile=key) as idp,
@@ -255,7 +255,7 @@ def two_replicas(
 def deployment(
     two_replicas: Callable[[], AbstractContextManager[Deployment]],
 ) -> Iterator[Deployment]:
-    """Two replicas that every proxy of the run leads to."""
+    """Yield two replicas behind every proxy of the run."""
     with two_replicas() as deployment:
         yield deployment
 
@@ -313,7 +313,7 @@ def test_rolling_restarts_lose_no_request(
 
 
 def failed_requests(deployment: Deployment, port: int, restarts: int) -> list[str]:
-    """What clients lose while the replicas restart so often, each of which serves them."""
+    """Return the requests that fail while the replicas restart, each of which serves clients."""
     stop = threading.Event()
     clients = [RestartTraffic(deployment, port, stop) for _ in range(CLIENTS)]
     for client in clients:

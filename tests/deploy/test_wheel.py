@@ -22,7 +22,7 @@ PROGRAMS = f"{ROOT / '.venv/deploy/bin'}{os.pathsep}/usr/sbin"
 
 
 def clean() -> dict[str, str]:
-    """This environment without anything that leads to the checkout."""
+    """Return this environment without variables that lead to the checkout."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
@@ -43,7 +43,7 @@ def printed(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = Non
 
 @contextmanager
 def dev(*command: str | Path, cwd: Path, tools: Path | None = None) -> Iterator[Gatepost]:
-    """`gatepost dev` by that command, in an empty folder."""
+    """Run `gatepost dev` by that command in an empty folder."""
     words = [*map(str, command), "dev", "--port", str(free_port())]
     words += [] if tools is None else ["--tools", str(tools)]
     process = Gatepost(words, env=clean(), cwd=cwd)
@@ -57,7 +57,7 @@ def dev(*command: str | Path, cwd: Path, tools: Path | None = None) -> Iterator[
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from this checkout."""
+    """Build and return the wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
     printed(sys.executable, "-m", "pip", "--disable-pip-version-check", *build, cwd=folder)
@@ -135,7 +135,7 @@ print(sum(name.startswith("gatepost") for name in sys.modules))
 
 
 def interpreter(version: str) -> Path:
-    """An installed Python of that version."""
+    """Return an installed Python of that version."""
     paths = [path for path in [shutil.which(f"python{version}")] if path]
     for folder, pattern in PYTHON_PATHS:
         paths += map(str, sorted(folder.glob(pattern.format(version=version))))
@@ -152,7 +152,7 @@ def interpreter(version: str) -> Path:
 
 
 def installed(python: Path, wheel: Path, home: Path) -> Path:
-    """The programs of an empty environment of that Python: the wheel, what it locks, no more."""
+    """Return the programs of a new environment with only the wheel and its locked packages."""
     printed(UV, "venv", "--quiet", "--python", python, home, cwd=home.parent)
     pip = [UV, "pip", "install", "--quiet", "--python", home / "bin/python"]
     printed(*pip, "--require-hashes", "-r", LOCK, cwd=home.parent)
@@ -162,7 +162,7 @@ def installed(python: Path, wheel: Path, home: Path) -> Path:
 
 
 def install_extras(programs: Path, wheel: Path) -> None:
-    """All of them, from wheels alone, in the versions that are locked."""
+    """Install all extras in their locked versions, from wheels alone."""
     pip = [UV, "pip", "install", "--quiet", "--python", programs / "python"]
     lock = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
     constraints = programs / "constraints.txt"
@@ -237,7 +237,7 @@ def test_the_wheel_runs_by_pipx(wheel: Path, tmp_path: Path) -> None:
 
 
 def pinned(folder: Path) -> Path:
-    """A file with the versions of the lock, for installers that know no hashes."""
+    """Write and return a file with the locked versions, for installers that know no hashes."""
     pins = re.findall(r"^[\w.\[\]-]+==\S+", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     constraints = folder / "constraints.txt"
     constraints.write_text("\n".join(pins), encoding="utf-8")

@@ -39,13 +39,13 @@ TREATED_AS_PEOPLE = {"zitadel", "authentik"}
 
 @pytest.fixture(scope="module")
 def imitated_issuer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Imitated]:
-    """One issuer per provider for the tests of this file: making its RSA keys takes long."""
+    """Return one issuer per provider for all tests of this file: its RSA keys take long to make."""
     return cache(lambda name: Imitated(name, tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture
 def imitated(imitated_issuer: Callable[[str], Imitated]) -> Callable[[str], Imitated]:
-    """The issuer that imitates a provider, with a signed-out browser."""
+    """Return a function that gives the issuer of a provider with a signed-out browser."""
 
     def fresh(name: str) -> Imitated:
         provider = imitated_issuer(name)
@@ -387,7 +387,7 @@ async def test_entra_issues_a_graph_token_without_a_scope_of_the_api(
 
 
 def key_of(token: str) -> str:
-    """The `kid` of a signed token."""
+    """Return the `kid` of a signed token."""
     return str(json.loads(base64url_decoded(token.partition(".")[0]))["kid"])
 
 

@@ -40,7 +40,7 @@ class Journey(NamedTuple):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata of the first authorization server that the resource names."""
+        """Return the metadata of the first authorization server that the resource names."""
         with httpx2.Client(timeout=60) as http:
             challenge = http.post(self.gatepost.url, json={}).headers["www-authenticate"]
             match = re.search(r'resource_metadata="([^"]+)"', challenge)
@@ -54,7 +54,7 @@ class Journey(NamedTuple):
         return document
 
     def scope(self) -> str:
-        """The scopes of the printed configuration, and those that every client has to ask for."""
+        """Return the printed configuration's scopes and those that each client has to request."""
         extra = EXTRA_SCOPES.search(self.gatepost.output)
         scopes = ["openid", *([extra[1]] if extra else [])]
         written = self.tables().get("scopes", {})
@@ -63,13 +63,13 @@ class Journey(NamedTuple):
         return " ".join([*scopes, *written.get("baseline", []), *full, *tools])
 
     def tables(self) -> dict[str, Any]:
-        """The printed configuration."""
+        """Return the printed configuration."""
         match = TABLES.search(self.gatepost.output)
         assert match is not None, self.gatepost.output
         return tomllib.loads(match[1])
 
     def sign_in(self, user: str = "alice", **changes: str) -> dict[str, str]:
-        """What the token endpoint answers to the code of a person with a browser."""
+        """Return the token endpoint's answer to the code of a person with a browser."""
         match = APP.search(self.gatepost.output)
         assert match is not None, self.gatepost.output
         document, verifier = self.metadata, secrets.token_urlsafe(48)
@@ -104,7 +104,7 @@ class Journey(NamedTuple):
         return tokens
 
     def machine(self) -> str:
-        """The access token of the program that the output names."""
+        """Return the access token of the program that the output names."""
         match = MACHINE.search(self.gatepost.output)
         assert match is not None, self.gatepost.output
         shape = IMITATIONS[self.name]
@@ -121,7 +121,7 @@ class Journey(NamedTuple):
         return str(answer.json()["access_token"])
 
     def call(self, access_token: str, tool: str = "whoami", **arguments: str) -> httpx2.Response:
-        """The answer to a call of *tool*."""
+        """Return the answer to a call of *tool*."""
         body = {
             "jsonrpc": "2.0",
             "id": 1,
@@ -145,7 +145,7 @@ class Journey(NamedTuple):
         return httpx2.post(self.gatepost.url, json=body, headers=headers, timeout=60)
 
     def expect_caller(self, access_token: str, tenant: str = "acme") -> None:
-        """The token opens the endpoint for that tenant, with the scopes of its tools."""
+        """Assert that the token gives access to that tenant, with the scopes of its tools."""
         answer = self.call(access_token)
         assert answer.status_code == 200, answer.text
         assert tenant in answer.text
@@ -232,7 +232,7 @@ def test_tokens_stay_valid_while_keys_rotate(tmp_path: Path, name: str) -> None:
 
 
 def key_of(access_token: str) -> str:
-    """The `kid` of a signed token."""
+    """Return the `kid` of a signed token."""
     return str(json.loads(base64url_decoded(access_token.partition(".")[0]))["kid"])
 
 

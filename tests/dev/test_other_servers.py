@@ -82,9 +82,9 @@ class PublishedSet:
 class Imitated:
     """One imitation: a client that walks through its flows, and a gate that trusts it."""
 
-    def __init__(self, name: str, state: Path, **habits: Any) -> None:
+    def __init__(self, name: str, state: Path, **options: Any) -> None:
         self.shape = IMITATIONS[name]
-        made = IssuerOptions(imitation=self.shape, **habits)
+        made = IssuerOptions(imitation=self.shape, **options)
         config = dev_config(8000, tools=(), state=state, issuer_options=made)
         secrets = {client: f"secret-of-{client}" for client in SECRET_FILES}
         plan = dev_issuer(config, TOOL_SCOPES, made, client_secrets=secrets)
@@ -96,12 +96,12 @@ class Imitated:
 
     @property
     def scope(self) -> str:
-        """The scopes of a client that needs all there is."""
+        """Return the scopes of a client that needs all scopes."""
         wanted = sign_in_scopes(self.shape, self.api)
         return " ".join(["openid", "offline_access", *self.walk.issuer.settings.offered, *wanted])
 
     async def sign_in(self, user: str = "alice", **changes: str | None) -> httpx2.Response:
-        """The answer of the token endpoint to a person's code."""
+        """Return the token endpoint's answer to a person's code."""
         ask = {
             "scope": self.scope,
             "redirect_uri": APP_CALLBACK,
@@ -114,11 +114,11 @@ class Imitated:
 
     @property
     def secret(self) -> str | None:
-        """The secret of the client on a person's computer, if it has one."""
+        """Return the secret of the client on a person's computer, if it has one."""
         return None if self.shape.public_clients else self.secrets[APP_CLIENT]
 
     async def machine(self, **changes: str) -> httpx2.Response:
-        """The answer of the token endpoint to a program."""
+        """Return the token endpoint's answer to a program."""
         resource = self.walk.issuer.settings.resources[0]
         scope = self.shape.machine_scope.format(resource=resource) or self.scope
         known = {"openid", "offline_access"} if not self.shape.machine_scope else set()
@@ -135,7 +135,7 @@ class Imitated:
     async def verify(
         self, token: str, *, table: Issuer | None = None, resource: str = RESOURCE
     ) -> TenantContext:
-        """The caller that a gate with the printed table makes of *token*."""
+        """Return the caller that a gate with the printed table reads from *token*."""
         registry = IssuerRegistry([table or self.config.issuers[0]])
         policy = Policy(
             tenancy=Tenancy(known_tenants=frozenset(self.config.tenancy.tenants)),
@@ -155,7 +155,7 @@ SIGNED_PROVIDERS = [name for name, shape in IMITATIONS.items() if shape.opaque !
 
 
 def parts_of(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The header and the claims of a signed token."""
+    """Return the header and the claims of a signed token."""
     head, claims = (json.loads(base64url_decoded(part)) for part in token.split(".")[:2])
     return head, claims
 
@@ -172,13 +172,13 @@ def mock_issuers(wanted: dict[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def call(url: str, token: str) -> httpx2.Response:
-    """The answer of the REST protocol to a call of `whoami`."""
+    """Return the REST protocol's answer to a call of `whoami`."""
     headers = {"Authorization": f"Bearer {token}"}
     return httpx2.post(f"{url.removesuffix('/mcp')}/tool/whoami/call", headers=headers, json={})
 
 
 async def claims_of(name: str, folder: Path, resource: str) -> dict[str, Any]:
-    """The header and claims that the imitation gives a person's token for *resource*."""
+    """Return the header and claims that the imitation gives a person's token for *resource*."""
     provider = Imitated(name, folder)
     head, claims = parts_of((await provider.sign_in()).json()["access_token"])
     # What marks it as ours: the claim, and the id of the key.

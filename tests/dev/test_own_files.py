@@ -60,7 +60,7 @@ def reloading(tmp_path: Path) -> Iterator[Gatepost]:
 
 
 def tool_text(running: Gatepost, folder: Path, *scopes: str) -> str:
-    """What the tool answers."""
+    """Return the text that the tool answers."""
     token = commands.token(folder, "--tenant", "acme", *scopes)
     return str(result(ResourceClient(running.url).call(token, "price"))["content"][0]["text"])
 

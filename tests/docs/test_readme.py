@@ -16,7 +16,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
 def block(language: str, holding: str) -> str:
-    """The one code block of that language that holds the text."""
+    """Return the only code block of that language that contains the text."""
     texts = [text for kind, text in BLOCKS if kind == language and holding in text]
     assert len(texts) == 1, f"{len(texts)} blocks of {language} hold {holding!r}"
     return texts[0]
@@ -24,7 +24,7 @@ def block(language: str, holding: str) -> str:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gatepost, Path]]:
-    """`gatepost dev` with the README's own tool, where the README says to save it."""
+    """Run `gatepost dev` with the README's tool, saved where the README says."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "greetings.py").write_text(block("python", "def greet"), encoding="utf-8")
     with commands.dev(folder, "--tools", "greetings.py") as process:
@@ -32,7 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gatepost
 
 
 def paste(lines: str, process: Gatepost, folder: Path) -> str:
-    """What a shell prints for these lines, with this run's port, program and state."""
+    """Return the shell's output for these lines, with this run's port, program and state."""
     lines = lines.replace("http://127.0.0.1:8000", process.origin)
     return shell_output(
         lines.replace("gatepost token", "gatepost token --state state"), folder, code=0

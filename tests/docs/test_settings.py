@@ -60,7 +60,7 @@ TABLES = {
 
 @cache
 def meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """Field = the docstring under it, joined to one line."""
+    """Return the docstring under each field, joined to one line."""
     if struct is Packs:
         return {}  # it is made of what packs register; each table is a struct of its own
     tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
@@ -76,7 +76,7 @@ def meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def struct_in(kind: Any) -> type[msgspec.Struct] | None:
-    """The struct that a type is, or holds as item, value or alternative."""
+    """Return the struct that a type is, or contains as item, value or alternative."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind
     return next((struct for argument in get_args(kind) if (struct := struct_in(argument))), None)
@@ -85,7 +85,7 @@ def struct_in(kind: Any) -> type[msgspec.Struct] | None:
 def settings(
     struct: type[msgspec.Struct] = Config, prefix: str = ""
 ) -> Iterator[tuple[str, str, str]]:
-    """Name, meaning and default of every setting; tables by their members."""
+    """Yield the name, meaning and default of every setting; tables by their members."""
     meaning_of = meanings(struct)
     kinds = get_type_hints(struct)
     for field in msgspec.structs.fields(struct):
@@ -98,7 +98,7 @@ def settings(
 
 
 def default_of(field: msgspec.structs.FieldInfo) -> str:
-    """The default as TOML shows it."""
+    """Return the default in TOML."""
     default = field.default
     if field.default_factory is not msgspec.NODEFAULT:
         default = field.default_factory()
@@ -112,7 +112,7 @@ def default_of(field: msgspec.structs.FieldInfo) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [PAGE_HEAD]
     section = ""
     for name, meaning, default in settings():
@@ -131,7 +131,7 @@ def page() -> str:
 
 
 def names() -> set[str]:
-    """Every setting's name."""
+    """Return the name of every setting."""
     return {name for name, _, _ in settings()}
 
 

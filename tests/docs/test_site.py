@@ -29,7 +29,7 @@ def test_the_api_page_has_every_public_name(module: str) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built from nothing as `make lint` builds it."""
+    """Build the site from nothing, as `make lint` does, and return its folder."""
     folder = tmp_path_factory.mktemp("site")
     options = ["--quiet", "--fail-on-warning", "--doctree-dir", str(folder / "doctrees")]
     command = [sys.executable, "-m", "sphinx", *options, str(DOCS), str(folder / "site")]

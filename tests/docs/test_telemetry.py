@@ -19,7 +19,7 @@ BEGIN_MARK, END_MARK = "<!-- families -->\n", "<!-- end of families -->\n"
 
 
 def labels_of(family: MetricFamily) -> str:
-    """The labels, with their values where these are known beforehand and few."""
+    """Return the labels, with their values if these are fixed and few."""
     bodies = []
     for label in family.labels:
         values = (
@@ -31,7 +31,7 @@ def labels_of(family: MetricFamily) -> str:
 
 
 def table() -> str:
-    """One row for each family."""
+    """Return the table, with one row for each family."""
     rows = [
         f"| `{family.name}` | {family.kind} | {labels_of(family)} | {family.help} |\n"
         for family in (*FAMILIES, BUILD)
@@ -40,7 +40,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """The page with the table as it must be."""
+    """Return the page with the expected table."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN_MARK)
     return before + BEGIN_MARK + "\n" + table() + "\n" + END_MARK + rest.partition(END_MARK)[2]

@@ -67,7 +67,7 @@ def test_each_tool_section_names_all_arguments_and_scopes(name: str) -> None:
 
 
 def table(heading: str) -> set[str]:
-    """The options in the table below a heading."""
+    """Return the options in the table below a heading."""
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     rows = "".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE))
     return set(re.findall(r"`(\w+)`", rows))
@@ -113,14 +113,14 @@ def test_the_page_lists_the_gatepost_authz_names_that_packs_import() -> None:
 
 
 def example(number: int) -> Pack:
-    """The pack of one of the page's examples, as it is."""
+    """Return the pack of one of the page's examples, unchanged."""
     code = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[number]
     pack: Pack = names_of(code)["pack"]
     return pack
 
 
 def names_of(code: str) -> dict[str, Any]:
-    """What an example defines."""
+    """Return the names that an example defines."""
     module = ModuleType("example")
     exec(compile(code, "docs/tools.md", "exec"), vars(module))  # noqa: S102  # our own page
     return vars(module)

@@ -23,7 +23,7 @@ SHELL = [
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
-    """`gatepost dev` as the page starts it, with the two files that it has the reader save."""
+    """Run `gatepost dev` as the page does, with the two files that the page has the reader save."""
     folder = tmp_path_factory.mktemp("shop")
     files = re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)^```$", PAGE, re.M | re.DOTALL)
     assert [name for name, _ in files] == ["shop.py", "test_shop.py"]

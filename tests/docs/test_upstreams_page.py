@@ -32,7 +32,7 @@ mcp.run(show_banner=False)
 
 
 def block(language: str, holding: str) -> str:
-    """The one code block of that language that holds the text."""
+    """Return the only code block of that language that contains the text."""
     texts = [text for kind, text in BLOCKS if kind == language and holding in text]
     assert len(texts) == 1, f"{len(texts)} blocks of {language} hold {holding!r}"
     return texts[0]
@@ -40,7 +40,7 @@ def block(language: str, holding: str) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """Where the page's server runs, and the URL of the server."""
+    """Run the page's server; yield its folder and its URL."""
     folder, port = tmp_path_factory.mktemp("page"), free_port()
     (folder / "crm.py").write_text(block("python", "find_customer").replace("9100", str(port)))
     server = Process([sys.executable, "crm.py"], env=python_environment(), cwd=folder)
@@ -52,14 +52,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
 
 
 def paste(lines: str, gate: Gatepost) -> str:
-    """What a shell prints for these lines, with this run's port, program and state."""
+    """Return the shell's output for these lines, with this run's port, program and state."""
     lines = lines.replace("http://127.0.0.1:8000", gate.origin)
     lines = lines.replace("gatepost token", "gatepost token --state state")
     return shell_output(lines.replace(".gatepost/dev.toml", "state/dev.toml"), gate.folder)
 
 
 def dev_options(line: str, url: str) -> tuple[str, ...]:
-    """The options of a line that starts `gatepost dev`."""
+    """Return the options of a line that starts `gatepost dev`."""
     command = line.strip().removeprefix("gatepost dev ")
     return tuple(command.replace("http://127.0.0.1:9100/mcp", url).split())
 
@@ -84,7 +84,7 @@ def test_a_fastmcp_server_is_called_through_the_gate(folder: tuple[Path, str]) -
 
 
 def approval(pending: str, gate: Gatepost) -> str:
-    """What the approval of the call that waits prints."""
+    """Approve the waiting call; return what the command prints."""
     match = re.search("[0-9a-f]{24}", pending)
     assert match is not None, pending
     command = f"gatepost approvals show {match[0]} --tenant acme --config state/dev.toml"

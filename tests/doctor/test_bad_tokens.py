@@ -21,7 +21,7 @@ NOW = int(time.time())
 
 
 def with_other_signature(factory: TokenFactory) -> str:
-    """The payload of one token with the signature of another."""
+    """Return the payload of one token with the signature of another."""
     head, payload, _ = factory.token(sub="bob").split(".")
     return f"{head}.{payload}.{factory.token().rpartition('.')[2]}"
 
@@ -65,7 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def rows() -> dict[str, tuple[str, str, str]]:
-    """What the page says of each token: reason, rule and setting."""
+    """Return the reason, rule and setting that the page gives for each token."""
     section = PAGE.split("## Fourteen bad tokens")[1].split("\n## ")[0]
     return {
         token.strip(): (reason, rule.strip(), setting or "")

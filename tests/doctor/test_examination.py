@@ -117,7 +117,7 @@ def put(path: str, status: int, kind: str = JSON, body: bytes = b"{}") -> Change
 
 
 def challenge(text: str) -> Change:
-    """A change of the whole challenge, in which ORIGIN stands for where the server is."""
+    """Return a change that replaces the challenge; ORIGIN in it stands for the server's origin."""
     return lambda servers: setattr(
         servers, "challenge", [part.replace("ORIGIN", servers.origin) for part in text.split("\n")]
     )

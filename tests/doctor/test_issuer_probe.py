@@ -35,7 +35,7 @@ def idp() -> Iterator[Idp]:
 
 
 def probe(idp: Idp, resource: str = RESOURCE, *, typ: Any = "at+jwt", **claims: Any) -> ProbeResult:
-    """The probe's result for a token that differs from RFC 9068 in these claims and `typ`."""
+    """Return the probe's result for a token with these claims and `typ` instead of RFC 9068's."""
     factory = TokenFactory(idp.issuer("main"), resource)
     token = factory.token(header={"typ": typ}, **claims)
     request = ProbeRequest(url=idp.issuer("main"), resource=resource, token=token)

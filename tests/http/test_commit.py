@@ -53,7 +53,7 @@ async def wire(waiting_app: WaitingApp) -> AsyncIterator[WireConnection]:
 
 
 async def is_silent(wire: WireConnection) -> bool:
-    """Whether nothing has come so far."""
+    """Return whether no bytes have come so far."""
     try:
         await asyncio.wait_for(wire.reader.read(1), 0.05)
     except TimeoutError:

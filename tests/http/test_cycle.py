@@ -61,7 +61,7 @@ ANSWERS: dict[str, list[Message]] = {
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Sends what the path names; /told answers the scope, /body what was received."""
+    """Send what the path names: /scope answers the scope, /body the received body."""
     if scope["path"] == "/body":
         first = await receive()
         data = first["body"] + b" more" * first["more_body"]

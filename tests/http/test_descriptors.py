@@ -38,11 +38,11 @@ class LimitedServer:
         self.token = server.token()
 
     def connected(self) -> socket.socket:
-        """A connection that nothing was asked on."""
+        """Return a connection without a request."""
         return socket.create_connection(("127.0.0.1", self.post.client.port), timeout=WITHIN_S)
 
     def message(self, *, whole: bool = True) -> bytes:
-        """A call of `whoami`; with half of its body, it goes on until the rest comes."""
+        """Return a call of `whoami`; with half of its body, it continues until the rest comes."""
         named, body = modern_request("tools/call", {"name": "whoami", "arguments": {}})
         own = [("Host", self.post.client.authority), ("Authorization", f"Bearer {self.token}")]
         own += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
@@ -54,13 +54,13 @@ class LimitedServer:
         return read_answer(connection)
 
     def complaints(self) -> list[str]:
-        """What the log says of connections."""
+        """Return what the log says about connections."""
         lines = self.post.process.stderr.splitlines()
         return [line for line in lines if CONNECTION_ENDED in line or CONNECTIONS_WAIT in line]
 
 
 def limited_command(soft: int, hard: int) -> list[str]:
-    """A command that runs another one with these limits of open descriptors."""
+    """Return a command that runs another one with these limits of open descriptors."""
     return ["sh", "-c", f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$@"', "sh"]
 
 
@@ -83,7 +83,7 @@ def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limit
 
 @pytest.fixture(scope="module")
 def raised_server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedServer]:
-    """A server whose soft limit is lower than the hard one."""
+    """Yield a server whose soft limit is lower than its hard limit."""
     slow = {"GATEPOST_LIMITS__HEADER_TIMEOUT_S": "60"}  # longer than any client waits here
     before = limited_command(LIMIT, RAISED_LIMIT)
     with serving(idp, tmp_path_factory.mktemp("raised"), before, slow) as server:

@@ -26,7 +26,7 @@ class Clocked(FailedTokenLimit):
         super().__init__(2, monotonic=lambda: self.now)
 
     def waits(self, peer: str = "198.51.100.7") -> str | None:
-        """How long that peer is told to wait; None: not at all."""
+        """Return how many seconds that peer is told to wait, or None if it may go on."""
         try:
             self.check(peer_scope(peer))
         except EdgeRefusal as refusal:

@@ -16,14 +16,14 @@ LAST_MEMBER = b'"end":1}'
 
 
 def post(body: bytes, *fields: bytes, length: bytes | None = None) -> bytes:
-    """A request whose head is the same but for its length, and for more *fields*."""
+    """Return a request whose head differs only in its length and in *fields*."""
     declared = b"%d" % len(body) if length is None else length
     lines = (b"POST /mcp?q=1 HTTP/1.1", b"Host: h", b"Content-Length: " + declared, *fields)
     return b"\r\n".join((*lines, b"Authorization: Bearer token", b"", b"")) + body
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers what it was given."""
+    """Answer with what the application received."""
     body = scope.get(WHOLE_BODY)
     if body is None:
         message = await receive()
@@ -48,14 +48,14 @@ async def port() -> AsyncIterator[int]:
 
 
 async def application_fields(wire: WireConnection) -> dict[str, Any]:
-    """What the application says of the next request."""
+    """Return what the application says about the next request."""
     answer = await wire.until(LAST_MEMBER)
     fields: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
     return fields
 
 
 async def send_usual_requests(wire: WireConnection) -> None:
-    """The usual request has come before."""
+    """Send the usual request three times and read each answer."""
     for _ in range(3):
         await wire.send(post(b"first"))
         await application_fields(wire)
@@ -87,7 +87,7 @@ PACKETS: dict[str, list[bytes]] = {
 
 
 async def means_the_same(packets: list[bytes], fresh: WireConnection, wire: WireConnection) -> None:
-    """On *wire*, which served others before, as on *fresh*; the usual one is still served there."""
+    """Assert that the used *wire* answers like *fresh*, and still serves the usual request."""
     for packet in packets:
         await fresh.send(packet)
     expected = await application_fields(fresh)

@@ -36,7 +36,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 @pytest.fixture(scope="module")
 def client_tls(authority: CertificateAuthority) -> ssl.SSLContext:
-    """How clients of this company speak TLS."""
+    """Return the TLS context of the clients of this company."""
     return ssl.create_default_context(cafile=str(authority.bundle))
 
 
@@ -49,7 +49,7 @@ async def port(authority: CertificateAuthority) -> AsyncIterator[int]:
 
 @pytest.fixture
 async def wire(port: int, client_tls: ssl.SSLContext) -> AsyncIterator[WireConnection]:
-    """A connection that has served the usual request."""
+    """Yield a connection that has served the usual request."""
     async with connected(port, tls=client_tls) as wire:
         await send_usual_requests(wire)
         yield wire
@@ -96,7 +96,7 @@ async def test_a_body_of_many_tls_records_is_read_as_one_body(wire: WireConnecti
 
 @pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=str)
 def version(request: pytest.FixtureRequest, authority: CertificateAuthority) -> ssl.SSLContext:
-    """A client that speaks this version only."""
+    """Return the TLS context of a client that speaks this version only."""
     context = ssl.create_default_context(cafile=str(authority.bundle))
     context.minimum_version = context.maximum_version = request.param
     return context
@@ -115,7 +115,7 @@ async def test_requests_are_read_in_both_tls_versions(port: int, version: ssl.SS
 async def used_connection(
     port: int, tls: ssl.SSLContext, token: bytes
 ) -> AsyncIterator[WireConnection]:
-    """A connection whose usual head has that token."""
+    """Open a connection that has served the usual request with that token."""
     async with connected(port, tls=tls) as wire:
         for _ in range(3):
             await wire.send(post(b"first").replace(b"token", token))

@@ -24,7 +24,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def started_server(sock: socket.socket, tls: ssl.SSLContext | None = None) -> GatepostServer:
-    """A server that accepts whenever the loop has a turn, and is stopped by its `shutdown`."""
+    """Return a server that accepts at each turn of the loop and is stopped by its `shutdown`."""
     deadlines = Deadlines(head_s=NEVER_S, keep_alive_s=NEVER_S, drain_s=NEVER_S)
     config = listen_config(app, deadlines, tls=tls)
     config.load()

@@ -96,7 +96,7 @@ CONTROL_CHARACTERS = "\x7f\x85\x9b\u061c\u200b\u200e\u2028\u2029\u202e\u2066\ufe
 
 
 def formatted(formatter: logging.Formatter, text: str) -> str:
-    """One event whose sentence, detail and traceback hold the text."""
+    """Format an event whose message, detail and traceback contain the text."""
     try:
         raise ValueError(text)
     except ValueError:

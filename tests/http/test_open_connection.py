@@ -47,7 +47,7 @@ class Secure:
 
     @contextmanager
     def kept(self, token: str = "", **fields: str) -> Iterator[PersistentConnection]:
-        """A connection on which every head is the same; *fields* join it, `_` written for `-`."""
+        """Open a connection with the same head each time; *fields* join it, `_` written for `-`."""
         connection = PersistentConnection(
             self.process, self.tls, token or self.process.token(), **fields
         )
@@ -58,7 +58,7 @@ class Secure:
 
     @contextmanager
     def changed(self, changes: Mapping[str, Any]) -> Iterator[None]:
-        """These tables are in force inside the block, by a reload; the usual ones behind it."""
+        """Put these tables in force by a reload until the block ends, and then the usual ones."""
         try:
             self.process.reload(**changes)
             yield
@@ -75,7 +75,7 @@ class Secure:
 
 @contextmanager
 def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
-    """`gatepost serve` with a certificate, until the block ends."""
+    """Run `gatepost serve` with a certificate until the block ends."""
     authority = CertificateAuthority(folder)
     certificate, key = authority.certify("localhost")
     port = free_port()
@@ -98,12 +98,12 @@ def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
 
 
 def main_issuer(idp: Idp, **settings: Any) -> Settings:
-    """The usual issuer, which gives no time to clocks."""
+    """Return the usual issuer, which allows no clock skew."""
     return issuer_settings(idp, **{"tenants": {"acme": "acme"}, "leeway_s": 0} | settings)
 
 
 def second_issuer(idp: Idp, **settings: Any) -> Settings:
-    """Another one, with tenants of its own."""
+    """Return a second issuer, with tenants of its own."""
     return issuer_settings(idp, "second", **{"tenants": {"two": "two"}, "leeway_s": 0} | settings)
 
 
@@ -118,7 +118,7 @@ def listen(server: Secure, **changes: Any) -> dict[str, Any]:
 
 
 def status_and_error(answer: RawAnswer) -> tuple[int, str | int]:
-    """Status, and the challenge's error or the failure's code."""
+    """Return the status, and the challenge's error or the failure's code."""
     challenge = answer.field("www-authenticate") or ""
     error = challenge.partition('error="')[2].partition('"')[0]
     return answer.status, error or failure(answer)["code"]
@@ -328,7 +328,7 @@ def test_tokens_of_a_replaced_key_are_refused_on_an_open_connection(
 
 
 def certificate_of(server: Secure, **versions: ssl.TLSVersion) -> bytes:
-    """The certificate that a client gets to see; one that knows no name for the server, too."""
+    """Return the certificate that clients see, whether or not they send the server's name."""
     seen = set()
     for name in ("localhost", None):
         tls = ssl.create_default_context(cafile=str(server.authority.bundle))

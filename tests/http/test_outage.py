@@ -41,7 +41,7 @@ TOOLS = pack.tools.values()
 
 @pytest.fixture
 async def records(migrated_postgres: str, postgres_server: Postgres) -> AsyncIterator[Records]:
-    """Records whose database has gone since they were opened."""
+    """Yield records whose database was dropped after they were opened."""
     opened = await open_records(migrated_postgres)
     name = migrated_postgres.rpartition("/")[2]
     postgres_server.sql(f"DROP DATABASE {name} WITH (FORCE)")
@@ -51,7 +51,7 @@ async def records(migrated_postgres: str, postgres_server: Postgres) -> AsyncIte
 
 @pytest.fixture
 async def shared_store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SharedStore]:
-    """A shared store that never answers, with a shorter timeout than in production."""
+    """Yield a shared store that never answers, with a shorter timeout than in production."""
     monkeypatch.setattr(channels, "ANSWER_S", 0.2)
     opened = await open_shared_store(f"redis://:{POSTGRES_PASSWORD}@127.0.0.1:1/0")
     yield opened
@@ -59,7 +59,7 @@ async def shared_store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SharedS
 
 
 def error_of(response: Response) -> dict[str, Any]:
-    """The error of a 503 that says when to come back, and nothing else."""
+    """Return the error of a 503 that says when to come back, and nothing else."""
     assert response.status == 503
     assert "www-authenticate" not in response.headers
     assert int(response.headers["retry-after"]) > 0

@@ -16,7 +16,7 @@ REQUEST_HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Reads the body at /read and answers its size; elsewhere answers at once."""
+    """Read the body at /read and answer its size; answer all other paths at once."""
     size = 0
     if scope["path"] == "/read":
         more = True

@@ -68,7 +68,7 @@ def app() -> LargeAnswerApp:
 def authority(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> CertificateAuthority | None:
-    """Who certifies the server, where it speaks TLS: nothing of its buffers is the same there."""
+    """Return the authority that certifies the server over TLS, whose buffers differ; else None."""
     return (
         CertificateAuthority(tmp_path_factory.mktemp("authority"))
         if request.param == "TLS"
@@ -80,7 +80,7 @@ def authority(
 def limited_server(
     app: LargeAnswerApp, authority: CertificateAuthority | None, **limits: float
 ) -> Iterator[ThreadedServer]:
-    """A server with these limits and no others."""
+    """Serve with these limits and no others."""
     none = {"process_bytes": 0, "caller_bytes": 0, "bytes_per_s": 0, "window_s": 600.0}
     unread = UnreadLimits(**none | limits)  # type: ignore[arg-type]
     with threaded_server(app, authority, unread=unread) as server:
@@ -88,14 +88,14 @@ def limited_server(
 
 
 def slow_client(server: ThreadedServer, path: bytes, address: str = "127.0.0.1") -> socket.socket:
-    """A connection whose client has asked, and reads nothing."""
+    """Open a connection whose client has sent a request and reads nothing."""
     connection = server.opened(address, **SMALL_BUFFER)
     connection.sendall(GET_REQUEST % path)
     return connection
 
 
 def body(connection: socket.socket, size: int = len(LARGE_BODY)) -> bytes:
-    """The next answer's body."""
+    """Return the body of the next answer."""
     data = bytearray()
     while b"\r\n\r\n" not in data:
         data += read_piece(connection)
@@ -112,7 +112,7 @@ def read_piece(connection: socket.socket) -> bytes:
 
 
 def is_refused(connection: socket.socket) -> bool:
-    """Whether the rest of an answer never comes."""
+    """Return whether the rest of an answer never comes."""
     try:
         return len(body(connection)) < len(LARGE_BODY)
     except (OSError, AssertionError):

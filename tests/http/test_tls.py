@@ -57,14 +57,14 @@ class ThreadedServer(threading.Thread):
             runner.run(self.server.serve(sockets=[self.sock]))
 
     def opened(self, address: str = "127.0.0.1", **options: int) -> socket.socket:
-        """A connection on which a client can ask, from one of its addresses."""
+        """Return a connection that is ready for requests, from one of the client's addresses."""
         plain = self.plain(address, **options)
         if not self._speaks_tls:
             return plain
         return self.trusting.wrap_socket(plain, server_hostname="localhost")
 
     def plain(self, address: str = "127.0.0.1", **options: int) -> socket.socket:
-        """A connection on which nothing has been said yet."""
+        """Return a connection on which no bytes have been sent yet."""
         made = socket.socket()
         made.bind((address, 0))
         for name, value in options.items():
@@ -78,7 +78,7 @@ class ThreadedServer(threading.Thread):
         return made
 
     def connected(self, **options: int) -> ssl.SSLSocket:
-        """An encrypted one; a connection that is cut raises, and one that is ended reads empty."""
+        """Return an encrypted connection; it raises if it is cut, and reads empty if it ends."""
         return self.trusting.wrap_socket(
             self.plain(**options), server_hostname="localhost", suppress_ragged_eofs=False
         )
@@ -106,7 +106,7 @@ def threaded_server(
 
 
 def rest_of(connection: socket.socket) -> bytes:
-    """All until the server ends the connection."""
+    """Return all bytes until the server ends the connection."""
     data = b""
     while piece := connection.recv(65_536):
         data += piece
@@ -114,7 +114,7 @@ def rest_of(connection: socket.socket) -> bytes:
 
 
 def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """All up to *end*, which is the last that comes."""
+    """Return all bytes up to *end*, which must be the last that come."""
     data = b""
     while not data.endswith(end):
         piece = connection.recv(65_536)
@@ -139,7 +139,7 @@ class PersistentConnection:
         self.socket.close()
 
     def message(self, note: str = "") -> bytes:
-        """A call of `again`; its head is the same each time, but for the length."""
+        """Return a call of `again`; its head differs only in the length."""
         arguments = {"note": note} if note else {}
         named, body = modern_request("tools/call", {"name": "again", "arguments": arguments})
         own = [("Host", self._site.client.authority), ("Origin", PAGE)]
@@ -154,7 +154,7 @@ class PersistentConnection:
         return self.answer()
 
     def said(self, note: str = "") -> str:
-        """Whose call it was."""
+        """Return whose call it was."""
         text: str = result(self.ask(note))["content"][0]["text"]
         return text
 
@@ -164,7 +164,7 @@ class PersistentConnection:
             self.said()
 
     def answer(self) -> RawAnswer:
-        """The next answer, which declares its length."""
+        """Return the next answer, which declares its length."""
         first = self._received.readline()
         if not first:
             raise ConnectionError("the server closed")
@@ -221,7 +221,7 @@ def server(app: DelayedAnswerApp, authority: CertificateAuthority) -> Iterator[T
 
 
 def hello(server: ThreadedServer) -> bytes:
-    """What a client says first."""
+    """Return the first message of a TLS client."""
     heard, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = server.trusting.wrap_bio(heard, outgoing, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
@@ -344,7 +344,7 @@ def test_a_stop_does_not_wait_for_a_client_whose_request_failed(
 
 
 def accepts(server: ThreadedServer) -> bool:
-    """Whether it takes connections."""
+    """Return whether the server accepts connections."""
     try:
         server.plain().close()
     except (ConnectionRefusedError, ConnectionResetError):

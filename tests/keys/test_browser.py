@@ -30,7 +30,7 @@ class Callback(BaseHTTPRequestHandler):
         self.wfile.write(b"<title>back</title>")
 
     def log_message(self, *_: object) -> None:
-        """Silent."""
+        """Discard the message."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page on which everything the browser complains about fails the test."""
+    """Yield a page whose test fails if the browser reports an error."""
     context = browser.new_context()
     context.set_default_timeout(WITHIN_MS)
     page = context.new_page()
@@ -88,7 +88,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def request(issuer: str, callback: str, name: str = "Billing Agent", **more: str) -> str:
-    """The address that a freshly registered client sends the browser to."""
+    """Return the address to which a newly registered client sends the browser."""
     body = {
         "redirect_uris": [callback],
         "token_endpoint_auth_method": "none",
@@ -188,7 +188,7 @@ def test_the_pages_fit_a_phone_and_have_enough_contrast(
 
 
 def page_measurements(page: Page, name: str) -> dict[str, object]:
-    """What `measure` finds of a page, on a phone and a desktop, light and dark."""
+    """Return what `measure` finds of a page, on a phone and a desktop, light and dark."""
     findings = {}
     for width in (360, 1280):
         for scheme in ("light", "dark"):
@@ -206,7 +206,7 @@ def store_screenshot(page: Page, name: str) -> None:
 
 
 def measure(page: Page) -> object:
-    """Whether the page scrolls sideways, and which texts have too little contrast (WCAG 1.4.3)."""
+    """Return whether the page scrolls sideways, and which texts lack contrast (WCAG 1.4.3)."""
     return page.evaluate(
         """() => {
         const part = v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;

@@ -18,7 +18,7 @@ SECRET = "a-secret"
 
 
 def imitated_issuer(name: str, **settings: object) -> CodeFlow:
-    """An issuer that imitates *name*, with a public client, a program and a resource server."""
+    """Return an issuer like *name*, with a public client, a program and a resource server."""
     clients = (
         StaticClient(client_id=APP, secret="", public=True, redirect_uris=(CALLBACK,)),
         StaticClient(client_id=MACHINE, secret=SECRET, tenant="acme"),
@@ -219,7 +219,7 @@ async def test_introspection_responses_have_the_providers_members(name: str) -> 
 
 
 def scopes_of(name: str) -> str:
-    """The scope by which Zitadel puts the project into the audience."""
+    """Return the scope by which Zitadel puts the project into the audience."""
     project = IMITATIONS[name].sign_in_scopes
     return " ".join(scope.format(api="0") for scope in project)
 
@@ -259,7 +259,7 @@ async def test_tokens_of_every_imitation_are_marked_as_development_tokens(name: 
 
 
 def parts_of(token: str) -> list[bytes]:
-    """The header and the claims of a signed token."""
+    """Return the header and the claims of a signed token."""
     return [base64url_decoded(part) for part in token.split(".")[:2]]
 
 

@@ -48,7 +48,7 @@ pack = Pack("library")
     ttl_s=60,
 )
 async def rules(ctx: CallContext) -> str:
-    """The rules of the library."""
+    """Return the rules of the library."""
     return "# Rules"
 
 
@@ -60,13 +60,13 @@ def cover(ctx: CallContext) -> bytes:
 
 @pack.resource("library://index")
 async def index(ctx: CallContext) -> dict[str, int]:
-    """How many books there are."""
+    """Count the books."""
     return {"books": 3}
 
 
 @pack.resource("library://several")
 async def several(ctx: CallContext) -> list[Contents]:
-    """Two pieces of one thing."""
+    """Return two pieces of one thing."""
     return [Contents("a"), Contents(b"b", "application/x-b", "library://several/b")]
 
 
@@ -89,13 +89,13 @@ async def broken(ctx: CallContext) -> str:
 
 @pack.resource("report://{quarter}", title="Report", icons=(ICON,), mime_type="text/csv")
 async def report(ctx: CallContext, quarter: Literal["q1", "q2", "q3", "q4"]) -> str:
-    """The figures of one quarter."""
+    """Return the figures of one quarter."""
     return f"quarter,tenant\n{quarter},{ctx.caller.tenant_id}\n"
 
 
 @report.list
 async def reports(ctx: CallContext) -> list[ListedResource]:
-    """The quarters that are over, and one that cannot be read."""
+    """List the quarters that are over, and one that cannot be read."""
     known = [
         ListedResource(variables={"quarter": q}, title=q.upper(), size=9) for q in QUARTERS[:2]
     ]
@@ -108,13 +108,13 @@ async def reports(ctx: CallContext) -> list[ListedResource]:
 
 @report.complete("quarter")
 async def quarters(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
-    """The quarters that begin like this."""
+    """List the quarters that begin with *value*."""
     return [quarter for quarter in QUARTERS if quarter.startswith(value)]
 
 
 @pack.resource("note://{+path}{?line,word}")
 async def note(ctx: CallContext, path: str, line: int = 0, word: str = "") -> dict[str, Any]:
-    """What was asked for, as it arrived."""
+    """Return what was asked for, as it arrived."""
     return {"path": path, "line": line, "word": word}
 
 
@@ -136,7 +136,7 @@ async def summarise(
 
 @summarise.complete("quarter")
 async def of_tenant(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
-    """The tenant's own names, and what else was given."""
+    """List the tenant's own names, and what else was given."""
     return [f"{ctx.caller.tenant_id}-{value}-{given.get('tone', '')}-{n}" for n in range(150)]
 
 
@@ -262,7 +262,7 @@ class Request:
 
     async def over(self) -> None:
         self.watchers += 1
-        self._stir()
+        self._wake_watchers()
         try:
             while self.verdict is None:
                 if self.outages:
@@ -271,16 +271,16 @@ class Request:
                 await self._moved.wait()
         finally:
             self.watchers -= 1
-            self._stir()
+            self._wake_watchers()
 
     def decide(self, verdict: Verdict) -> None:
         self.verdict = verdict
-        self._stir()
+        self._wake_watchers()
 
     def hiccup(self) -> None:
         """Fail the store once for every waiting call."""
         self.outages = 1
-        self._stir()
+        self._wake_watchers()
 
     async def watched_by(self, watchers: int) -> None:
         """Return once so many calls wait for it."""
@@ -288,13 +288,13 @@ class Request:
             while self.watchers != watchers:
                 await self._moved.wait()
 
-    def _stir(self) -> None:
+    def _wake_watchers(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
 
 
 def with_decision_stage(stage: "DecisionStage", make: Callable[..., T], **more: Any) -> T:
-    """What *make* makes of the tools and the stage."""
+    """Return what *make* makes of the tools and the stage."""
     return make(paying_pack.tools.values(), stages=[stage], approval_tools=stage.asks, **more)
 
 
@@ -339,7 +339,7 @@ def decision_stage(monkeypatch: pytest.MonkeyPatch) -> DecisionStage:
 
 @pytest.fixture
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that its client has to make again waits for a moment only."""
+    """Let a call that its client has to make again wait for a moment only."""
     monkeypatch.setattr(mcp_client, "HOLD_S", 0.002)
 
 
@@ -351,7 +351,7 @@ class DetachableRecords:
         self.cut = False
 
     def of(self, tenant: str) -> Any:
-        """See `Records`."""
+        """Return the stores of a tenant, like `Records`."""
         stores = self._records.of(tenant)
         names = ("tasks", "idempotency", "sessions")
         return SimpleNamespace(
@@ -359,21 +359,21 @@ class DetachableRecords:
         )
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
-        """See `Records`."""
+        """Return the abandoned tasks, like `Records`."""
         self.check()
         return await self._records.abandoned_tasks(now, limit)
 
     async def sweep(self, now: float) -> int:
-        """See `Records`."""
+        """Delete expired records, like `Records`."""
         self.check()
         return await self._records.sweep(now)
 
     async def ping(self) -> None:
-        """See `Records`."""
+        """Check the connection, like `Records`."""
         self.check()
 
     async def aclose(self) -> None:
-        """See `Records`."""
+        """Do nothing: the records outlive this connection."""
 
     def check(self) -> None:
         """Raise StoreUnavailable when it is cut."""

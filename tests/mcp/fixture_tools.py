@@ -151,25 +151,25 @@ resource_pack.skill(Path(__file__).with_name("skills") / "greet-visitor")
 
 @resource_pack.resource("test://static-text", mime_type="text/plain")
 async def static_text(ctx: CallContext) -> str:
-    """A text that never changes."""
+    """Return a text that never changes."""
     return "This is the content of the static text resource."
 
 
 @resource_pack.resource("test://static-binary", mime_type="image/png")
 async def static_binary(ctx: CallContext) -> bytes:
-    """A picture of one pixel."""
+    """Return a picture of one pixel."""
     return b64decode(PNG)
 
 
 @resource_pack.resource("test://watched-resource", mime_type="text/plain")
 async def watched_resource(ctx: CallContext) -> str:
-    """A text that clients may watch."""
+    """Return a text that clients may watch."""
     return "Watch me."
 
 
 @resource_pack.resource("test://template/{id}/data", mime_type="application/json")
 async def template_data(ctx: CallContext, id: str) -> str:  # the suite's own name
-    """Data of anything that has an id."""
+    """Return data of anything that has an id."""
     return json.dumps({"id": id, "templateTest": True, "data": f"Data for ID: {id}"})
 
 

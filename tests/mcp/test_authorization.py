@@ -36,7 +36,7 @@ def token(server: Server) -> str:
 
 
 def challenged(server: Server, **claims: object) -> str:
-    """The challenge that calling the tool that writes gets a token of these claims."""
+    """Return the challenge after the writing tool is called with a token of these claims."""
     with server.nothing_runs():
         answer = server.client.call(server.token(**claims), "record_write")
     assert answer.status == 403, answer

@@ -45,7 +45,7 @@ async def chatter(ctx: CallContext) -> str:
 
 
 def request(method: str, params: Mapping[str, Any]) -> bytes:
-    """A request, byte for byte."""
+    """Return the bytes of a request."""
     fields, body = modern_request(method, params)
     lines = [f"{name}: {value}" for name, value in fields]
     lines += ["Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
@@ -53,12 +53,12 @@ def request(method: str, params: Mapping[str, Any]) -> bytes:
 
 
 def listen() -> bytes:
-    """A listen request, byte for byte."""
+    """Return the bytes of a listen request."""
     return request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
 
 
 def app_with_caller(client: EndpointClient) -> Any:
-    """The endpoint with a caller before it."""
+    """Return the endpoint as an application that knows the caller."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         scope[CALLER] = client.caller

@@ -31,7 +31,7 @@ def ring(tmp_path: Path) -> Path:
 
 
 def replica(ring: Path) -> EndpointClient:
-    """A replica that has read the ring as it is now."""
+    """Return a replica that has read the ring in its present state."""
     keyring = KeyRing.load(f"file:{ring}")
     return EndpointClient([*ROUNDS.tools.values(), *listed.offers], keyring=keyring, page_size=2)
 

@@ -212,12 +212,12 @@ async def test_c_09_pages_continue_after_the_last_entry_when_the_list_changes(
 
     @pack.resource("book://{title}")
     async def book(ctx: CallContext, title: str) -> str:
-        """One book."""
+        """Return one book."""
         return title
 
     @book.list
     async def books(ctx: CallContext) -> list[ListedResource]:
-        """Those on the shelf."""
+        """List the books on the shelf."""
         return [ListedResource(variables={"title": title}) for title in names]
 
     client = EndpointClient(pack.offers, page_size=3)

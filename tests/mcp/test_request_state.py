@@ -129,7 +129,7 @@ async def test_m_07_a_state_for_one_resource_is_for_no_other() -> None:
 
     @notes.resource("note://{name}")
     async def note(ctx: CallContext, name: str) -> str:
-        """A note."""
+        """Return a note."""
         return str((await ctx.ask("Please?", Ok, key="confirm")).action)
 
     client = EndpointClient(notes.offers)

@@ -66,7 +66,7 @@ async def test_r_03_resources_have_the_members_of_each_revision(
     assert rules == {
         "uri": "library://rules",
         "name": "rules",
-        "description": "The rules of the library.",
+        "description": "Return the rules of the library.",
         "mimeType": "text/markdown",
         "size": 7,
         "annotations": hints,

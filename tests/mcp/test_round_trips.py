@@ -41,7 +41,7 @@ async def ask_in_tasks(ctx: CallContext) -> str:
 
 @more.tool()
 async def ask_for_ever(ctx: CallContext) -> str:
-    """Never have enough."""
+    """Ask without end."""
     while True:
         await ctx.ask("More?", Ok)
 

@@ -19,7 +19,7 @@ PARAMS = {"name": "echo", "arguments": {"text": "hello", "deep": [[{"a": 1}]]}, 
 
 
 def body(**more: object) -> bytes:
-    """The usual request, but for these members; None takes one away."""
+    """Return the usual request with these members changed; None omits one."""
     message = {**CALL, "params": PARAMS, **more}
     return json.dumps({k: v for k, v in message.items() if v is not None}).encode()
 

@@ -39,13 +39,13 @@ async def mine(ctx: CallContext) -> str:
 
 @pack.resource("notes://secret", scopes={"notes:secret"}, mime_type="text/plain")
 async def secret(ctx: CallContext) -> str:
-    """A text that few may read."""
+    """Return a text that only some callers may read."""
     return "secret"
 
 
 @pack.resource("notes://{year}/report", mime_type="text/plain")
 async def report(ctx: CallContext, year: str) -> str:
-    """A text for each year."""
+    """Return a text for each year."""
     return year
 
 
@@ -72,7 +72,7 @@ def a_pair(**options: Any) -> EndpointPair:
 
 
 async def watched(live: OpenExchange) -> Any:
-    """The next notification of a session's stream."""
+    """Return the next notification of a session's stream."""
     return (await live.event())[1]
 
 

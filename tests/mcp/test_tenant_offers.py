@@ -20,7 +20,7 @@ GLOBEX = a_caller(tenant_id="globex")
 
 
 def offers_of_each_kind(word: str) -> tuple[Offer, ...]:
-    """A tool, a prompt with suggestions, a resource, and a template with a list."""
+    """Return a tool, a prompt with completions, a resource, and a template with a list."""
     upstream = ToolUpstream(word=word)
     pack = upstream.pack
 
@@ -35,12 +35,12 @@ def offers_of_each_kind(word: str) -> tuple[Offer, ...]:
 
     @pack.resource("crm://rules", ttl_s=7)
     async def rules(ctx: CallContext) -> str:
-        """The rules."""
+        """Return the rules."""
         return f"rules of {word}"
 
     @pack.resource("crm://people/{name}")
     async def person(ctx: CallContext, name: str) -> str:
-        """A person."""
+        """Return a person."""
         return f"{name} of {word}"
 
     return (upstream.tool("find"), *upstream.others())
@@ -240,7 +240,7 @@ async def test_a_prompt_removed_during_its_call_is_still_answered() -> None:
 
     @upstream.pack.prompt(name="mcp_crm__last")
     async def last(ctx: CallContext) -> str:
-        """The last one."""
+        """Return the last greeting."""
         source.put("acme")
         return "farewell"
 

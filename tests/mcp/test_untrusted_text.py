@@ -61,7 +61,7 @@ async def page(ctx: CallContext, name: str) -> str:
 
 
 async def result_of(client: EndpointClient, revision: str, method: str, **params: Any) -> Any:
-    """The result of a request in that revision."""
+    """Return the result of a request in that revision."""
     if revision == REVISIONS[0]:
         return (await client.ask(method, params)).json["result"]
     session = await client.open(revision)

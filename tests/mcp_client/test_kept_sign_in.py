@@ -23,7 +23,7 @@ URL = "http://127.0.0.1:9/mcp"
 
 
 def tokens() -> KeptTokens:
-    """Tokens that have expired."""
+    """Return tokens that have expired."""
     return KeptTokens(
         url=URL,
         resource=URL,
@@ -46,7 +46,7 @@ def sign_out(folder: Path) -> Result:
 
 
 async def first_token(sign_in: KeptSignIn, answer: Callable[[httpx2.Request], Any]) -> str:
-    """The access token that a command begins with; the issuer gives *answer*."""
+    """Return the first access token of a command; the issuer gives *answer*."""
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
         browser = BrowserSignIn(client, URL, show=pytest.fail)
         return await SignedInTokens(browser, sign_in, tell=pytest.fail).first()

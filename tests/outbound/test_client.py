@@ -16,7 +16,7 @@ SITE = "https://www.web.test"
 async def refusal(
     outbound_client: OutboundClient, method: str, url: str, **options: Any
 ) -> ToolFailure:
-    """The failure of a request that must not be answered."""
+    """Return the failure of a request that must not be answered."""
     with pytest.raises(ToolFailure) as failure:
         await outbound_client.of("acme").send(method, url, **options)
     return failure.value

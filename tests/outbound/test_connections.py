@@ -21,7 +21,7 @@ Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
 @asynccontextmanager
 async def raw_server(serve: Served) -> AsyncIterator[int]:
-    """A server that does what it likes; yields its port."""
+    """Run a server with that handler; yield its port."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]

@@ -22,7 +22,7 @@ RESPONSE_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 async def client_receiving(
     internet: Internet, pieces: Sequence[bytes], times: int = 1
 ) -> AsyncIterator[OutboundClient]:
-    """A client of a server that sends these bytes, the last of them *times* times."""
+    """Yield a client of a server that sends these bytes, the last of them *times* times."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -46,7 +46,7 @@ class PackCaller(ToolCaller):
 
     @property
     def folder(self) -> Path:
-        """The tenant's files, which a test may put there before the server does."""
+        """Return the tenant's folder, where a test may put files before the server does."""
         return tenant_folder(self._root, self.tenant)
 
 
@@ -63,13 +63,13 @@ class PackServer(Server):
     def agent(
         self, protocol: Protocol, tenant: str | None = None, scopes: str | None = None
     ) -> PackCaller:
-        """An agent of that tenant, or of a new one; it may do everything unless told."""
+        """Return an agent of that tenant, or of a new one, with all scopes unless given."""
         scopes = " ".join(scopes_of(self.packs)) if scopes is None else scopes
         tenant = tenant or f"{protocol}-{next(self._numbers)}"
         return PackCaller(self, self.root, tenant, protocol, scopes)
 
     def agent_with(self, protocol: Protocol, *hosts: str, **secrets: str) -> PackCaller:
-        """An agent of a new tenant that has these secrets, bound to these hosts."""
+        """Return an agent of a new tenant that has these secrets, bound to these hosts."""
         agent = self.agent(protocol)
         self.put_secrets(agent.tenant, *hosts, **secrets)
         return agent
@@ -81,7 +81,7 @@ class PackServer(Server):
 
 
 def scopes_of(packs: list[str]) -> list[str]:
-    """All that the offers of these packs need."""
+    """Return all scopes that the offers of these packs need."""
     found = [import_module(BUILT_IN[name].source).pack for name in packs]
     return sorted({scope for pack in found for offer in pack.offers for scope in offer.scopes})
 
@@ -120,12 +120,12 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     body: bytes
 
     def first(self, name: str, default: str = "") -> str:
-        """A parameter of the query."""
+        """Return a parameter of the query."""
         return self.query.get(name, [default])[0]
 
     @property
     def json(self) -> Any:
-        """What was sent as JSON."""
+        """Return the body as JSON."""
         return json.loads(self.body)
 
 
@@ -209,7 +209,7 @@ FIELDS = {"vault_list": "folder"}
 
 
 def arguments(tool: str, path: str) -> dict[str, Any]:
-    """A tool's arguments with that path."""
+    """Return a tool's arguments with that path."""
     return {FIELDS.get(tool, "path"): path, **TOOLS[tool]}
 
 
@@ -247,7 +247,7 @@ class TenantFiles:
         )
 
     async def call(self, tool: str, path: str) -> tuple[bool, str]:
-        """Whether it failed, and all that was answered; it never breaks."""
+        """Return whether the call failed, and its whole answer; assert that it never breaks."""
         response = await self.client.call(tool, arguments(tool, path))
         text = response.body.decode()
         assert SECRET not in text, (tool, path)
@@ -256,7 +256,7 @@ class TenantFiles:
         return response.json["result"]["isError"], text
 
     def cleared(self) -> Path:
-        """The workspace with nothing in it."""
+        """Empty the workspace and return it."""
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir()
         return self.home
@@ -274,7 +274,7 @@ class TenantFiles:
 
 @pytest.fixture(params=["kernel", "walk"])
 def tenant_files(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TenantFiles]:
-    """By either way of opening what a path names."""
+    """Yield a workspace for each way of opening a path."""
     if request.param == "kernel" and not kernel_resolves():
         pytest.skip("this kernel has no openat2")
     made = TenantFiles(tmp_path, request.param)
@@ -284,7 +284,7 @@ def tenant_files(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ten
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
-    """A server with as many tenants as the tests need, each with a small quota."""
+    """Serve as many tenants as the tests need, each with a small quota."""
     folder = tmp_path_factory.mktemp("office")
     room = {
         "root": str(folder / "workspaces"),
@@ -299,5 +299,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
 
 @pytest.fixture(params=["mcp", "rest"])
 def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
-    """An agent of a tenant of its own, who calls by one of the two protocols."""
+    """Return an agent of a tenant of its own, who calls by one of the two protocols."""
     return server.agent(request.param)

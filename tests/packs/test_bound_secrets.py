@@ -25,7 +25,7 @@ ICS = b"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\nEND:VCALENDAR\r\n"
 
 
 def api_description(server: str) -> dict[str, Any]:
-    """An API with two operations, at this server."""
+    """Return the description of an API with two operations at this server."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "", "version": ""},
@@ -42,7 +42,7 @@ class SecretBindingServers(NamedTuple):
     server: PackServer
 
     def stolen(self) -> bool:
-        """Whether the thief has got anything, however it was packed."""
+        """Return whether the thief has received a secret in any form."""
         return any(
             "private-token" in request.headers or "authorization" in request.headers
             for request in self.thief.asked
@@ -95,7 +95,7 @@ def secret_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretB
 
 @pytest.fixture(params=["mcp", "rest"])
 def agent(secret_servers: SecretBindingServers, request: pytest.FixtureRequest) -> PackCaller:
-    """An agent whose tenant has a secret for one host, one for another, and one for none."""
+    """Return an agent whose tenant has a secret for each of two hosts and one for no host."""
     agent = secret_servers.server.agent(request.param)
     secret_servers.server.put_secrets(agent.tenant, secret_servers.home.place, BOUND=TOKEN)
     secret_servers.server.put_secrets(agent.tenant, "gitlab.com", ASTRAY=TOKEN)
@@ -106,7 +106,7 @@ def agent(secret_servers: SecretBindingServers, request: pytest.FixtureRequest) 
 
 
 def with_hosts(text: str, secret_servers: SecretBindingServers) -> str:
-    """HOME and THIEF as host and port."""
+    """Return the text with host and port in the place of HOME and THIEF."""
     return text.replace("HOME", secret_servers.home.place).replace(
         "THIEF", secret_servers.thief.place
     )
@@ -213,7 +213,7 @@ def assert_bound(
 def load_failure(
     secret_servers: SecretBindingServers, agent: PackCaller, secret: str, **more: Any
 ) -> str | None:
-    """What is told of loading an API with a secret."""
+    """Return the failure of loading an API with a secret."""
     arguments = {"spec_content": json.dumps(api_description(secret_servers.home.url))} | more
     reply = agent.call("openapi_load", name="api", auth_header=f"secret:{secret}", **arguments)
     return reply.failure

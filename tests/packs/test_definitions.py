@@ -318,7 +318,7 @@ def tool_of(name: str) -> Tool:
 
 
 def type_of(schema: dict[str, Any]) -> str:
-    """`string`, `array`…; `any` without a type; with `?` where it may be null."""
+    """Return the type, as `string` or `array`; `any` without one, with `?` where null may be."""
     if "anyOf" in schema:
         types = [option.get("type", "any") for option in schema["anyOf"]]
         return "|".join(type_ for type_ in types if type_ != "null") + "?" * ("null" in types)

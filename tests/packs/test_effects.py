@@ -108,7 +108,7 @@ class PacksUnderTest(NamedTuple):
     def call(
         self, agent: PackCaller, tool: str, arguments: dict[str, Any], *, fails: bool = False
     ) -> ToolResult:
-        """A call that works, unless it may fail; `{url}` is that of the host outside."""
+        """Return a call's result; it must succeed unless *fails*. `{url}` is the outside host."""
         filled = json.loads(json.dumps(arguments).replace("{url}", self.outside.url))
         reply = agent.call(tool, **filled)
         assert fails or reply.failure is None, reply
@@ -116,14 +116,14 @@ class PacksUnderTest(NamedTuple):
 
     @property
     def reached(self) -> list[str]:
-        """The methods of all requests to a host outside; `LOOKUP` where the name was unknown."""
+        """Return the methods of all requests to the outside host; `LOOKUP` for an unknown name."""
         return [request.method for request in self.outside.asked]
 
     def kept(self, tenant: str) -> dict[str, str]:
         """
-        What the server keeps for a tenant: files by path, entries by key.
+        Return what the server stores for a tenant: files by path, entries by key.
 
-        Values of entries are left out: they are sealed, differently each time.
+        Values of entries are omitted: they are encrypted, differently each time.
         """
         root = self.folder / "workspaces"
         contents = {

@@ -36,7 +36,7 @@ def test_every_extra_belongs_to_a_pack_or_a_store() -> None:
 
 
 def modules_of(extra: str) -> list[str]:
-    """What the libraries of an extra are imported as."""
+    """Return the modules that the libraries of an extra provide."""
     names = {Requirement(line).name.lower() for line in OPTIONAL_DEPENDENCIES[extra]}
     return [
         module
@@ -47,7 +47,7 @@ def modules_of(extra: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A configuration with every pack that needs an extra, where no extra is installed."""
+    """Return the folder of a configuration with packs for every extra, all of them missing."""
     completed("keyring", "new", cwd=tmp_path)
     (tmp_path / "gatepost.toml").write_text(FILE.format(packs=["demo", *PACK_EXTRAS]))
     (tmp_path / "bare").mkdir()

@@ -75,13 +75,13 @@ async def upload(file: UploadFile, note: Annotated[str, Form()]) -> dict[str, An
 
 @app.get("/logo", tags=["files"], operation_id="logo", response_class=Response)
 async def logo() -> Response:
-    """The logo."""
+    """Return the logo."""
     return Response(PIXEL, media_type="image/png")
 
 
 @app.get("/secret", tags=["files"], operation_id="secret")
 async def secret(x_tenant: Annotated[str, Header()] = "") -> str:
-    """What a header says; callers may not forge the caller by one."""
+    """Return a header's value; a caller must not be able to forge the tenant with it."""
     return x_tenant
 
 
@@ -162,7 +162,7 @@ async def test_operations_can_have_their_own_scopes_and_approvals() -> None:
 
 
 def nested() -> FastAPI:
-    """Routes of a router that is included, some of which are not in the description."""
+    """Return an application with an included router; the description omits some of its routes."""
     router = APIRouter()
 
     @router.get("/me", include_in_schema=False)

@@ -127,7 +127,7 @@ HARMLESS_PATHS = [
 
 
 def is_bad_path(tool: str, path: str) -> bool:
-    """Whether a bad path is bad for that tool: the vault is a root of its own."""
+    """Return whether a bad path is also bad for that tool: the vault is a root of its own."""
     return not (tool.startswith("vault_") and path.startswith("/vault/"))
 
 

@@ -156,7 +156,7 @@ REBOUND_URLS = ["http://rebound.example:{port}/", "http://rebound6.example:{port
 
 
 def spelt(url: str) -> str:
-    """A name for a test."""
+    """Return the start of a URL as the name of a test."""
     return url[:60].encode("unicode_escape").decode()
 
 
@@ -268,7 +268,7 @@ def internal_server() -> Iterator[Inside]:
 def server(
     shared_internet: Internet, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PackServer]:
-    """A server with every pack whose tools take URLs, in development mode, without robots."""
+    """Yield a server with every pack whose tools take URLs, in development mode."""
     with open_server(
         tmp_path_factory.mktemp("office"),
         sorted({taker.pack for taker in URL_TOOLS}),
@@ -286,7 +286,7 @@ def agent(server: PackServer) -> PackCaller:
 
 @pytest.fixture
 def internet(internet: Internet, internal_server: Inside) -> Iterator[Internet]:
-    """No request got inside: not past the proxy, and not through it."""
+    """Yield the internet; assert afterwards that no request reached the internal server."""
     internet.names.known |= {name: list(answers) for name, answers in NAMES.items()}
     yield internet
     assert internal_server.connections() == 0
@@ -294,13 +294,13 @@ def internet(internet: Internet, internal_server: Inside) -> Iterator[Internet]:
 
 
 def share_of(urls: Sequence[str], taker: UrlTool, share: int) -> Sequence[str]:
-    """Those that the tool is given."""
+    """Return the share of the URLs that the tool is given."""
     number = URL_TOOLS.index(taker)
     return urls[number % share :: share] if number else urls
 
 
 def last_result(agent: PackCaller, taker: UrlTool, url: str) -> ToolResult:
-    """What came of the last call; one before it may have refused already."""
+    """Return the result of the last call; an earlier one may have been refused."""
     reply = ToolResult()
     for tool, arguments in taker.calls(url):
         reply = agent.call(tool, **arguments)

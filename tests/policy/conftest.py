@@ -172,7 +172,7 @@ class ApprovalServers(ReplicaProcesses):
 
 @pytest.fixture(autouse=True)
 def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wake-up may be lost in every test; none has to wait a second for that."""
+    """Poll often: a wake-up may be lost in every test, and none has to wait a second for it."""
     monkeypatch.setattr(approval_service, "POLL_S", 0.02)
 
 
@@ -211,7 +211,7 @@ class RevocationReplicas(BalancedReplicas):
 
     @contextmanager
     def without_shared_store(self, *, really: bool = True) -> Iterator[None]:
-        """Nothing travels between the replicas inside the block."""
+        """Stop the shared store inside the block, so that nothing travels between the replicas."""
         if not really:
             yield
             return

@@ -351,7 +351,7 @@ ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.FAST_LIMITS}
 
 @pytest.fixture(scope="session")
 def pairings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Pairing]]:
-    """Answers a running pair by its provider's name; it is started when first asked for."""
+    """Yield a function that returns a provider's pair, and starts it when first asked for."""
     known: dict[str, Pairing] = {}
     with ExitStack() as stack:
 
@@ -380,5 +380,5 @@ def _paired(kind: type[IdentityProvider], folder: Path, stack: ExitStack) -> Pai
 
 @pytest.fixture(params=sorted(PROVIDERS))
 def pair(request: pytest.FixtureRequest, pairings: Callable[[str], Pairing]) -> Pairing:
-    """One provider after the other, or those that a test names."""
+    """Return the pair of each provider in turn, or of those that a test names."""
     return pairings(request.param)

@@ -76,27 +76,27 @@ class ProviderSite(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port of the Gatepost."""
+        """Return scheme, host and port of the Gatepost."""
         return "{0.scheme}://{0.netloc}".format(urlsplit(self.resource))
 
     @property
     def callback(self) -> str:
-        """Where the dashboard takes people back."""
+        """Return where the dashboard takes people back."""
         return f"{self.origin}/dashboard/callback"
 
     @property
     def signed_out(self) -> str:
-        """Where people come back to who have signed out."""
+        """Return where people come back to after signing out."""
         return f"{self.origin}/dashboard/signed-out"
 
     @property
     def inspector(self) -> str:
-        """Where the Inspector listens for its sign-in."""
+        """Return where the Inspector listens for its sign-in."""
         return f"http://127.0.0.1:{self.inspector_port}/oauth/callback"
 
     @property
     def neighbour(self) -> str:
-        """Another resource of the same provider."""
+        """Return another resource of the same provider."""
         return "https://neighbour.example/mcp"
 
 
@@ -135,7 +135,7 @@ class IdentityProvider(ABC):
 
     @property
     def clients(self) -> tuple[ProviderClient, ...]:
-        """Every client that it knows from the start."""
+        """Return every client that the provider knows from the start."""
         return (
             ProviderClient(AGENT, CODE, (REDIRECT, self.site.inspector), secret=""),
             ProviderClient(MACHINE, CREDENTIALS),
@@ -321,7 +321,7 @@ class ProviderBrowser(BrowserUser):
         self.http.close()
 
     def browser(self) -> AbstractContextManager[httpx2.Client]:
-        """The same one for all pages."""
+        """Return the same browser for all pages."""
         return nullcontext(self.http)
 
     def submit(self, browser: httpx2.Client, answer: httpx2.Response) -> httpx2.Response:
@@ -371,7 +371,7 @@ class Pairing(NamedTuple):
     """Where the Gatepost tells its counters."""
 
     def refusals(self) -> Counter[str]:
-        """How many tokens were refused so far, by the reason in the log."""
+        """Count the tokens that were refused so far, by the reason in the log."""
         text = httpx2.get(self.metrics).text
         found = re.findall(
             r'^gatepost_tokens_refused_total\{.*reason="(\w+)".*\} (\d+)', text, re.M

@@ -102,7 +102,7 @@ def test_a_real_browser_follows_the_sign_out(pairings: Callable[[str], Pairing],
 
 
 def known_client(*redirects: str) -> OAuthClientInformationFull:
-    """The client that the provider's administrator registered for agents."""
+    """Return the client that the provider's administrator registered for agents."""
     return OAuthClientInformationFull(
         client_id=AGENT,
         redirect_uris=[AnyUrl(each) for each in redirects],
@@ -159,7 +159,7 @@ def test_the_inspector_signs_in_and_calls(pair: Pairing, tmp_path: Path) -> None
 
 
 def no_browser(folder: Path) -> Path:
-    """A folder whose `xdg-open` opens nothing: the script of the test is the browser."""
+    """Return a folder whose `xdg-open` opens no page: the test's script is the browser."""
     programs = folder / "bin"
     programs.mkdir()
     (programs / "xdg-open").write_text("#!/bin/sh\n", encoding="ascii")

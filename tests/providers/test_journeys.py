@@ -32,7 +32,7 @@ def journey(name: str) -> pytest.MarkDecorator:
 
 
 def refusal_reason(pair: Pairing, token: str) -> str:
-    """The reason that Gatepost counts for refusing that token; it must be refused."""
+    """Return the reason that Gatepost counts for refusing that token; it must be refused."""
     before = pair.refusals()
     answer = pair.client.call(token, "whoami")
     assert answer.status == 401, answer
@@ -128,7 +128,7 @@ def test_an_expired_token_is_refused(pair: Pairing) -> None:
 
 
 def status(pair: Pairing, token: str) -> int:
-    """How a call with that token ends."""
+    """Return the status of a call with that token."""
     return pair.client.call(token, "whoami").status
 
 

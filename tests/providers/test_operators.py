@@ -38,7 +38,7 @@ def probe_output(pair: Pairing, token: str) -> tuple[int, str, str]:
 
 
 def seen_caller(pair: Pairing, issuers: list[dict[str, Any]], token: str, folder: Path) -> Any:
-    """What a Gatepost with these tables knows of the caller; it is the pair's, on another port."""
+    """Return the caller that a second Gatepost with these tables sees, on another port."""
     port = free_port()
     settings = configuration(pair.provider, ca_bundle=str(pair.provider.site.company.bundle))
     settings |= {"issuers": issuers, "listen": {"port": port}}
@@ -83,7 +83,7 @@ def test_the_probe_proposes_no_settings_for_id_and_refresh_tokens(pair: Pairing)
 
 
 def check_output(settings: dict[str, Any], folder: Path) -> tuple[int, str, str]:
-    """What `gatepost check --online` says of a configuration."""
+    """Return what `gatepost check --online` prints about a configuration."""
     path = folder / "gatepost.toml"
     path.write_text(toml_file(settings), encoding="utf-8")
     return commands.completed("check", "--online", "--config", str(path), env=SECRETS, cwd=folder)

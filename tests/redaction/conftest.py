@@ -222,7 +222,7 @@ async def one(ctx: CallContext, name: str) -> str:
 
 @one.list
 async def all_of_them(ctx: CallContext) -> list[ListedResource]:
-    """One, which is called like it."""
+    """List one resource whose name and description contain the secret."""
     return [
         ListedResource(variables={"name": "polly"}, name=KEPT_TEXT[0], description=KEPT_TEXT[0])
     ]
@@ -230,7 +230,7 @@ async def all_of_them(ctx: CallContext) -> list[ListedResource]:
 
 @pack.prompt()
 async def tell(ctx: CallContext, text: str) -> str:
-    """Prompt with it."""
+    """Write a prompt that contains the text."""
     return f"Tell me of {text}"
 
 

@@ -110,7 +110,7 @@ JSON_VALUES = st.recursive(
 
 
 def with_secret(value: object, secret: str) -> object:
-    """The same value with a secret in each of its strings and names."""
+    """Return the value with a secret in each of its strings and names."""
     if isinstance(value, str):
         return f"{value}{secret}"
     if isinstance(value, list):

@@ -43,7 +43,7 @@ def base64_text(data: bytes) -> str:
 
 
 def base64_texts(text: str) -> Iterator[bytes]:
-    """Each base64 text in a text, from each of the four places where its groups may begin."""
+    """Yield each base64 text in a text, from each of the four offsets of its groups."""
     for run in re.findall(r"[A-Za-z0-9+/_-]{4,}", text):
         for skip in range(4):
             digits = run[skip:].replace("-", "+").replace("_", "/")
@@ -84,7 +84,7 @@ def from_hex(text: str) -> Iterator[str]:
 
 
 def unescape(text: str) -> Iterator[str]:
-    """As programs read strings of JSON, wherever one stands."""
+    """Yield the text with the escapes of JSON strings decoded, once to three times."""
     for _ in range(3):
         text = re.sub(
             r"\\(?:u([0-9A-Fa-f]{4})|(.))",
@@ -208,7 +208,7 @@ FORMS: dict[str, EncodedForm] = {
 
 
 def leaks(value: str, form: EncodedForm, text: str) -> bool:
-    """Whether more than half of *value* in one piece can be read out of *text* in that form."""
+    """Return whether more than half of *value* can be read from *text* in one piece."""
     half = len(value) // 2 + 1
     windows = [value[at : at + half] for at in range(len(value) - half + 1)]
     readable = [text, *form.decode(text)]

@@ -44,7 +44,7 @@ NEIGHBOURING_TEXTS = {
 
 
 def planted_text(filler: str, at: int, planted: str) -> tuple[str, str, str]:
-    """What stands before *planted* at that byte of a long text, it, and what stands behind it."""
+    """Return *planted* at that byte of a long text, as the parts before it, it, and behind it."""
     before = (filler * (at // len(filler) + 1))[:at]
     return f"{before[:-1]}|", planted, f"|{filler * 20}"
 

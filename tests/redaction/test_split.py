@@ -36,7 +36,7 @@ class EchoServer(Server):
 
     @cached_property
     def agent_tokens(self) -> dict[str, str]:
-        """An agent's token for each tenant."""
+        """Return an agent's token for each tenant."""
         return {name: self.token(org_id=name) for name in (*SECRETS, "bare")}
 
     def put(self, tenant: str, name: str, value: str) -> None:
@@ -44,7 +44,7 @@ class EchoServer(Server):
         self.run(self.services.secrets.put(tenant, name, value))
 
     def mcp(self, method: str, *, tenant: str = "acme", **params: Any) -> str:
-        """Everything that comes of one request of 2026-07-28, events included."""
+        """Return the whole answer to one request of 2026-07-28, events included."""
         fields, body = modern_request(method, params)
         message = json.loads(body)
         message["params"]["_meta"] |= {
@@ -57,11 +57,11 @@ class EchoServer(Server):
         return answer.body.decode()
 
     def call(self, tool: str, *, tenant: str = "acme", **arguments: Any) -> str:
-        """A call by MCP."""
+        """Call a tool by MCP."""
         return self.mcp("tools/call", tenant=tenant, name=tool, arguments=arguments)
 
     def old(self, tool: str, **arguments: Any) -> str:
-        """A call within a session of 2025-06-18."""
+        """Call a tool within a session of 2025-06-18."""
         client, token = self.client, self.agent_tokens["acme"]
         params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": 1}}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
@@ -70,12 +70,12 @@ class EchoServer(Server):
         return client.send("POST", None, fields, body.encode(), token=token).body.decode()
 
     def rest(self, tool: str, *fields: tuple[str, str], **arguments: Any) -> str:
-        """A call by plain REST."""
+        """Call a tool by plain REST."""
         rest_client = RestClient(self, self.agent_tokens["acme"])
         return rest_client.call(tool, arguments, *fields).raw.body.decode()
 
     def task(self, **arguments: Any) -> str:
-        """What is shown of a task when it has ended."""
+        """Return the answer about a task after it has ended."""
         started = json.loads(self.call("last", **arguments))["result"]
         name = started["task"]["taskId"] if "task" in started else started["taskId"]
 
@@ -94,7 +94,7 @@ class EchoServer(Server):
 
 @contextmanager
 def echo_server() -> Iterator[EchoServer]:
-    """The server with the secrets of both tenants."""
+    """Serve with the secrets of both tenants."""
     settings: Mapping[str, Any] = {
         "tools": {"packs": [], "load": ["tests.redaction.conftest"]},
         "tenancy": {"create_on_first_use": True},
@@ -111,7 +111,7 @@ def echo_server() -> Iterator[EchoServer]:
 
 
 def texts(answer: str) -> str:
-    """All strings and names of an answer or of its events, and what is in base64 in them."""
+    """Return all strings and names of an answer or its events, with the base64 texts decoded."""
     texts: list[str] = []
     lines = [line.removeprefix("data:") for line in answer.splitlines()]
     for line in lines:
@@ -185,7 +185,7 @@ class SplitSecret:
 def shaped_value(
     data: st.DataObject, leaves: list[tuple[Any, Any]], depth: int = 0
 ) -> tuple[Any, Any]:
-    """An object or list that holds these leaves in their order, told and clean."""
+    """Return an object or list with these leaves in their order, once original and once clean."""
     shapes: list[Any] = []
     clean: list[Any] = []
     rest = [*leaves]
@@ -205,7 +205,7 @@ def shaped_value(
 
 
 def result(answer: str) -> dict[str, Any]:
-    """The result of a call by MCP, as an answer or as the last event of a stream."""
+    """Return the result of a call by MCP, as an answer or as the last event of a stream."""
     lines = [line.removeprefix("data:") for line in answer.splitlines()]
     whole = [json.loads(line) for line in lines if line.strip().startswith("{")]
     return dict(whole[-1]["result"])

@@ -177,7 +177,7 @@ def idp() -> Iterator[Idp]:
 
 @pytest.fixture(autouse=True, scope="session")
 def rest_working_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Servers keep their state where they are started."""
+    """Change to a new folder, as servers keep their state where they are started."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("rest"))
         yield
@@ -185,7 +185,7 @@ def rest_working_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="session")
 def server(idp: Idp) -> Iterator[Server]:
-    """Two tenants by claim, tools that take and go wrong, results of at most 3000 bytes."""
+    """Serve two tenants with tools that take and fail, and results of at most 3000 bytes."""
     tools = {"packs": ["demo"], "load": [TOOLS], "max_result_bytes": 3000, "timeout_s": 5}
     open_to_all = {"create_on_first_use": True}
     with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=open_to_all) as server:
@@ -194,5 +194,5 @@ def server(idp: Idp) -> Iterator[Server]:
 
 @pytest.fixture
 def rest_client(server: Server) -> RestClient:
-    """An agent of acme."""
+    """Return an agent of acme."""
     return RestClient(server)

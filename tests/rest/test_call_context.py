@@ -63,7 +63,7 @@ def test_o13_the_tenant_is_the_tokens(rest_client: RestClient) -> None:
 
 @pytest.fixture(scope="module")
 def mapped(idp: Idp) -> Iterator[Server]:
-    """Tenants that the configuration names otherwise than the tokens do."""
+    """Yield a server whose configuration names tenants differently than their tokens do."""
     table = {"org_7": "acme", "Globex Ltd": "globex", "Ünion": "union"}
     rows = [issuer_settings(idp, tenants=table)]
     with running_server(idp, rows, tools={"load": [TOOLS], "packs": ["demo"]}) as server:

@@ -74,7 +74,7 @@ EXAMPLES = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def server(idp: Idp) -> Iterator[Server]:
-    """A server whose tools never fail: the generator finds their names in the list by itself."""
+    """Yield a server whose tools never fail: the generator finds their names in the list."""
     tools, anybody = {"load": [__name__]}, {"create_on_first_use": True}
     with running_server(
         idp,
@@ -93,7 +93,7 @@ def fetched_document(server: Server) -> dict[str, Any]:
 
 
 def with_valid_headers(document: dict[str, Any]) -> dict[str, Any]:
-    """The same with the tenant's own name in the header that is checked, so that more goes on."""
+    """Return the document with the tenant's name in the checked header, so that requests pass."""
     for methods in document["paths"].values():
         for operation in methods.values():
             for parameter in operation.get("parameters", ()):
@@ -110,7 +110,7 @@ def generated_requests(
     without: list[str],
     **claims: Any,
 ) -> tuple[int, set[str]]:
-    """How many generated requests were sent, and what was wrong with the answers."""
+    """Return the number of generated requests, and what was wrong with the answers."""
     config = SchemathesisConfig()
     config.projects.default.generation.update(max_examples=examples, deterministic=True)
     config.projects.default.update(

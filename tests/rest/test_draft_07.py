@@ -39,7 +39,7 @@ RELATED_KEYWORDS = [
 
 
 def nodes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Schemas of a few keywords, old and new ones side by side."""
+    """Return schemas of a few keywords, with old and new ones side by side."""
     lists = st.lists(inner, min_size=1, max_size=2)
     named = st.dictionaries(NAMES, inner, min_size=1, max_size=2)
     required = st.dictionaries(NAMES, st.lists(NAMES, max_size=2, unique=True), max_size=2)
@@ -71,7 +71,7 @@ SCHEMAS = st.recursive(LEAF_SCHEMAS, nodes, max_leaves=6)
 
 
 def below_root(node: Any, first: Any, second: Any) -> dict[str, Any]:
-    """The node below a root in which all references find something, none of them itself."""
+    """Return a root with the node, where every reference finds a target other than itself."""
     plain = {
         "a": _without_references(first),
         "b": {"$anchor": "here", **_without_references(second)}

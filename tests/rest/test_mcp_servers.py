@@ -43,7 +43,7 @@ def server(idp: Idp) -> Iterator[Server]:
 
 @pytest.fixture
 def admin(server: Server) -> Iterator[RestClient]:
-    """An administrator of `acme`, whose servers are removed afterwards."""
+    """Yield an administrator of `acme`, whose servers are removed afterwards."""
     administrator = RestClient(server, server.token(scope=ADMIN))
     yield administrator
     for registered_server in administrator.ask("GET", SERVERS).json["data"]:

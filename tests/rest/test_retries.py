@@ -22,7 +22,7 @@ BOOKING_ARGUMENTS = {"day": "monday"}
 
 @pytest.fixture(autouse=True)
 def slow_bookings() -> Iterator[None]:
-    """A booking takes until the test ends it, or until the end of the test."""
+    """Hold each booking until the test releases it or ends."""
     CALL_STARTED.clear()
     MAY_CONTINUE.clear()
     yield

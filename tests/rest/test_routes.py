@@ -56,7 +56,7 @@ def test_a_path_next_to_a_tenants_endpoint_belongs_to_that_tenant(
 
 @pytest.fixture(scope="module")
 def tenants(idp: Idp) -> Iterator[Server]:
-    """A resource for each tenant."""
+    """Yield a server with a resource for each tenant."""
     free = {"create_on_first_use": True}
     with running_server(idp, [issuer_settings(idp)], "/t/{tenant}/mcp", tenancy=free) as server:
         yield server

@@ -43,7 +43,7 @@ class ScriptedOpaqueTokens:
 
 
 def settings(idp: Idp, folder: Path, **changes: Any) -> dict[str, Any]:
-    """An issuer that is asked with an assertion of our key, which stands in a file."""
+    """Return an issuer that is asked with an assertion of our key, which is in a file."""
     file = folder / "gate.pem"
     key = ec_key("gate").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     file.write_bytes(key)

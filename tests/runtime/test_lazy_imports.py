@@ -24,9 +24,9 @@ print(json.dumps(sorted(sys.modules)))
 
 def modules(script: str, folder: Path, *, until: str = "") -> tuple[set[str], str]:
     """
-    The modules that a script has imported, of which it prints a list at its end; and its output.
+    Return the modules that a script has imported, which it prints last, and its output.
 
-    It ends by itself, or is stopped once it has printed *until*.
+    It ends by itself, or is stopped after it has printed *until*.
     """
     process = Process([sys.executable, "-c", script], env=python_environment(None), cwd=folder)
     try:
@@ -172,7 +172,7 @@ def test_a_tool_may_use_the_orm_that_the_stores_do_not(tmp_path: Path) -> None:
 
 
 def served(settings: str, folder: Path) -> tuple[set[str], str]:
-    """The modules of a server with these settings, and what it printed."""
+    """Return the modules of a server with these settings, and what it printed."""
     (folder / "gatepost.toml").write_text(CONFIG.format(port=free_port(), settings=settings))
     return modules(SERVE_PROGRAM, folder, until=READY_LINE)
 
@@ -213,7 +213,7 @@ START_PHASES = [
 
 
 def timings(printed: str) -> list[str]:
-    """The parts of the start in the table of `--timings`, whose times add up."""
+    """Return the parts of the start in the table of `--timings`, whose times add up."""
     table = printed.split("part of the start\n")[1].splitlines()
     rows = [TIMING_LINE.fullmatch(line) for line in table]
     parts = [(row["name"], float(row["ms"])) for row in rows if row and row["name"][0] != " "]

@@ -42,7 +42,7 @@ async def held(ctx: CallContext) -> str:
 def start(
     folder: Path, idp: Idp, leave_s: float, shared: str = ""
 ) -> AbstractContextManager[ServerProcess]:
-    """A server that leaves for so long; with a *shared* store it is two processes."""
+    """Start a server with that pre-stop delay; with a *shared* store it has two processes."""
     (folder / "held.py").write_text(TOOLS)
     listen = {"drain_s": WITHIN_S, "leave_s": leave_s, "workers": 2 if shared else 1}
     return server_process(
@@ -62,7 +62,7 @@ def ring(folder: Path) -> str:
 
 
 def readiness(server: ServerProcess) -> tuple[int, str]:
-    """What `/readyz` says on a connection of its own."""
+    """Return the status and answer of `/readyz` on a connection of its own."""
     with closing(
         http.client.HTTPConnection("127.0.0.1", server.client.port, timeout=60)
     ) as connection:

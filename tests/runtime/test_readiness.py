@@ -26,7 +26,7 @@ def idp() -> Iterator[Idp]:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An issuer is asked again without a pause."""
+    """Let the server ask an issuer again without a pause."""
     monkeypatch.setattr(keyset, "INTERVAL_S", 0.05)
 
 

@@ -44,11 +44,11 @@ class TwoProcesses:
         )
 
     async def subjects(self, tenant: str = "acme", most: int = 100) -> list[str]:
-        """Who is there, as the other process tells it."""
+        """Return the recent subjects, as the other process reads them."""
         return [caller.subject for caller in await self.other.lately(tenant, most)]
 
     async def entry(self) -> Entry:
-        """What is kept; its revision is how often it was written."""
+        """Return the stored entry, whose revision says how often it was written."""
         entry = await self.records.of("acme").entries(SUBJECT).get(KEY)
         assert entry is not None
         return entry

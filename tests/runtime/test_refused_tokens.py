@@ -50,7 +50,7 @@ def make_with(**changes: Any) -> Make:
 
 
 def make_with_times(**seconds_from_now: int) -> Make:
-    """Dated from the call: a whole run of the tests takes longer than ten minutes."""
+    """Return a function that makes a token with times relative to the call of that function."""
     return lambda server: server.token(
         **{claim: int(time.time()) + seconds for claim, seconds in seconds_from_now.items()}
     )
@@ -140,7 +140,7 @@ def events_in(log: str, event: str) -> list[dict[str, Any]]:
 
 
 def refusal_count(server: Server, reason: str) -> int:
-    """How often the metric has counted the reason."""
+    """Return how often the metric has counted the reason."""
     [label] = TOKENS_REFUSED.labels
     index = cast("FixedLabel", label).values.index(reason)
     return server.services.meter._metrics[OFFSETS[TOKENS_REFUSED.name] + index]
@@ -245,7 +245,7 @@ def test_the_doctor_checks_revocations(server: Server, tmp_path: Path) -> None:
 
 
 def configured_reasons(server: Server, folder: Path) -> Path:
-    """The configuration of the site in a file, with a database of its own."""
+    """Write and return the server's configuration, with a database of its own."""
     port = server.client.resource.split(":")[2].split("/")[0]
     [table] = settings(server.idp)
     path = folder / "gatepost.toml"
@@ -260,7 +260,7 @@ def configured_reasons(server: Server, folder: Path) -> Path:
 
 
 def examined(server: Server, folder: Path, token: str) -> Any:
-    """What the doctor says of the token, which it reads from its standard input."""
+    """Return the doctor's result for the token, which it reads from its standard input."""
     path = configured_reasons(server, folder)
     return CliRunner().invoke(command, ["--config", str(path), "--token", "-"], input=token + "\n")
 

@@ -76,7 +76,7 @@ def test_a_reload_ends_the_streams_of_callers_that_it_may_affect(
 
 
 def a_registry(*, obtainable: frozenset[str] | None = None, **changes: Any) -> Registry:
-    """A pack as its file would be loaded again."""
+    """Return the registry of a pack, as its file would be loaded again."""
     pack = Pack("again")
 
     async def note(ctx: CallContext) -> str:

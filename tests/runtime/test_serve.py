@@ -51,7 +51,7 @@ def tool_call(
 
 
 def call(url: str, bearer: str, tool: str, arguments: dict[str, Any]) -> tuple[int, Any]:
-    """Status and document of one `tools/call`."""
+    """Return the status and document of one `tools/call`."""
     with tool_call(url, bearer, tool, arguments) as answer:
         return answer.status, json.loads(answer.read())
 

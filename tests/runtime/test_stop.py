@@ -82,7 +82,7 @@ main(prog_name="gatepost")
 
 @contextlib.contextmanager
 def short_deadlines(folder: Path) -> Iterator[Gatepost]:
-    """`gatepost dev` with these tools, a drain of 0.3 seconds and one second to close."""
+    """Run `gatepost dev` with these tools, a drain of 0.3 seconds and one second to close."""
     (folder / "stuck.py").write_text(TOOLS)
     (folder / "short_deadlines.py").write_text(SHORT_DEADLINES)
     options = ["--port", str(free_port()), "--state", str(folder / "state")]
@@ -104,7 +104,7 @@ def short_deadlines(folder: Path) -> Iterator[Gatepost]:
 
 
 async def recorded_outcomes(folder: Path, tool: str) -> list[str]:
-    """The outcomes of this tool's calls that are on record."""
+    """Return the recorded outcomes of this tool's calls."""
     records = await open_records(f"sqlite:///{folder}/state/gatepost.db")
     stopped_records = [read(row) for row in await records.of("acme").trail.chain(1).rows(0, 1000)]
     await records.aclose()

@@ -39,7 +39,7 @@ def config(database: str = "memory:", shared: str = "", **settings: Any) -> Conf
 
 
 def storage_problems(configured: Config) -> list[tuple[str, str, str]]:
-    """What is wrong with the storage: id, setting, and everything that is said."""
+    """Return the id, the setting and the text of each problem with the storage."""
     judged = problems(configured, load(configured.tools))
     return [
         (problem.id, problem.setting, f"{problem.message} {problem.hint}")
@@ -148,7 +148,7 @@ def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def readyz(configured: Config) -> tuple[int, Any]:
-    """What the probe says of a server with that configuration."""
+    """Return the probe's answer from a server with that configuration."""
     async with opened(configured, load(configured.tools), KeyRing.ephemeral()) as services:
         answer = await ask(build_app(configured, services), "/readyz", method="GET")
     return answer.status, answer.json
@@ -251,7 +251,7 @@ storage = {{ database = "{database}", shared = "{shared}" }}
 
 
 def command(folder: Path, *arguments: str, database: str, shared: str = "") -> Process:
-    """A command of ours with that storage, once it has ended by itself."""
+    """Run a command with that storage; return its process after it has ended by itself."""
     text = CONFIG.format(port=free_port(), database=database, shared=shared)
     (folder / "gatepost.toml").write_text(text)
     process = run(*arguments, cwd=folder)

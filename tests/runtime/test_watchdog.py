@@ -38,7 +38,7 @@ async def blocks(ctx: CallContext) -> str:
 
 @pack.tool()
 async def blocks_apart(ctx: CallContext) -> str:
-    """The same in a task of its own."""
+    """Block the event loop in a task of its own."""
 
     async def block() -> None:
         unblock.wait(WITHIN_S)
@@ -71,21 +71,21 @@ async def refuse() -> None:
 
 @pack.tool(timeout_s=0.1)
 async def refuses_apart(ctx: CallContext) -> str:
-    """The same in a task of its own."""
+    """Refuse to be cancelled in a task of its own."""
     await asyncio.create_task(refuse())
     return "over"
 
 
 @pack.tool(timeout_s=0.1)
 async def refuses_together(ctx: CallContext) -> str:
-    """The same in several tasks."""
+    """Refuse to be cancelled in several tasks."""
     await asyncio.gather(refuse(), refuse())
     return "over"
 
 
 @pack.tool(timeout_s=0.1)
 async def refuses_both(ctx: CallContext) -> str:
-    """The same in a task of its own and then here."""
+    """Refuse to be cancelled in a task of its own and then in the call."""
     while True:
         with contextlib.suppress(BaseException):
             await asyncio.create_task(refuse())
@@ -138,14 +138,14 @@ async def raises_at_once(ctx: CallContext) -> str:
 
 @pack.tool()
 async def raises_later(ctx: CallContext) -> str:
-    """The same after a wait."""
+    """Raise after a wait."""
     await asyncio.sleep(0)
     raise GeneratorExit
 
 
 @pack.tool()
 def raises_in_a_thread(ctx: CallContext) -> str:
-    """The same in a thread."""
+    """Raise in a thread."""
     raise GeneratorExit
 
 
@@ -154,7 +154,7 @@ pytestmark = pytest.mark.usefixtures("working_directory")
 
 @pytest.fixture(scope="module")
 def logged() -> Iterator[list[Any]]:
-    """What the server logs."""
+    """Yield the log events of the server."""
     with capture_logs() as events:
         yield events
 
@@ -175,7 +175,7 @@ def server(idp: Any, logged: list[Any]) -> Iterator[Server]:
 
 
 def call(server: Server, tool: str, *, key: str = "", progress: bool = False) -> dict[str, Any]:
-    """The result of a call."""
+    """Return the result of a call."""
     fields = [("Idempotency-Key", key)] if key else []
     meta = {"_meta": {"progressToken": "p"}} if progress else {}
     params = {"name": tool, "arguments": {}, **meta}
@@ -186,13 +186,13 @@ def call(server: Server, tool: str, *, key: str = "", progress: bool = False) ->
 
 
 def events(logged: list[Any], name: str) -> list[Any]:
-    """The log lines of that event."""
+    """Return the log entries of that event."""
     return [entry for entry in logged if entry["event"] == name]
 
 
 @contextmanager
 def running_call(server: Server, tool: str, key: str = "") -> Iterator[None]:
-    """A call that goes on for the time of a block."""
+    """Run a call until the block ends."""
     caller = threading.Thread(target=call, args=(server, tool), kwargs={"key": key})
     caller.start()
     try:

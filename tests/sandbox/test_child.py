@@ -24,7 +24,7 @@ PATH = {"PATH": "/usr/bin:/bin"}
 
 
 def shell(folder: Path, script: str, /, **more: Any) -> Confined:
-    """A shell script in a folder that it may write to."""
+    """Return a shell script in a folder that it may write to."""
     usual: dict[str, Any] = {"writes": (str(folder),), "env": PATH}
     return Confined(argv=("/bin/sh", "-c", script), root=str(folder), **(usual | more))
 
@@ -183,7 +183,7 @@ def is_alive(pid: int) -> bool:
 
 
 def group_of(folder: Path) -> list[int]:
-    """The processes whose working directory is *folder*."""
+    """Return the processes whose working directory is *folder*."""
     child = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -28,14 +28,14 @@ FIRST_VALUE, SECOND_VALUE = "the-first-value", "the-second-value"
 
 @pytest.fixture(autouse=True)
 def keys(vault: SecretStore) -> None:
-    """Those of this test's ring."""
+    """Collect the keys of this test's ring."""
     KEYS.clear()
     KEYS.update(key.text for key in vault.keyring.keys)
 
 
 @pytest.fixture
 def other_process_store(records: MemoryRecords, vault: SecretStore) -> SecretStore:
-    """The same secrets as another process has them."""
+    """Return the store of another process with the same secrets."""
     return SecretStore(records, vault.keyring, clock=lambda: 2_000.0)
 
 
@@ -68,7 +68,7 @@ def cached_secrets(secrets: SecretCache, tenant: str | None) -> Mapping[str, str
 
 
 def without_ring_keys(values: Mapping[str, str]) -> Mapping[str, str]:
-    """All but the keys of the ring, which are always there."""
+    """Return all values except the keys of the ring, which are always there."""
     return {name: value for name, value in values.items() if value not in KEYS}
 
 

@@ -41,7 +41,7 @@ def deployment(folder: Path) -> Iterator[DeploymentFolder]:
 
 
 def run_separately(folder: Path, *arguments: str, typed: bytes = b"") -> CommandResult:
-    """A command as a process of its own, as from a shell."""
+    """Run a command as a process of its own, as a shell does."""
     done = subprocess.run(
         [sys.executable, "-m", "gatepost", "secrets", *arguments],
         input=typed,

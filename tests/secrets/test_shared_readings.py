@@ -21,7 +21,7 @@ FIRST_VALUE, SECOND_VALUE = "the-first-value", "the-second-value"
 
 @pytest.fixture
 def other_process_store(records: MemoryRecords, vault: SecretStore) -> SecretStore:
-    """The same secrets as another process has them."""
+    """Return the store of another process with the same secrets."""
     return SecretStore(records, vault.keyring, clock=lambda: 2_000.0)
 
 

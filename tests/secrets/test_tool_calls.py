@@ -25,7 +25,7 @@ safe = Pack("safe")
 
 
 def digest_of(value: str | None) -> str:
-    """What shows which value it was, and not the value."""
+    """Return a digest that identifies a value without showing it."""
     return "nothing" if value is None else hashlib.sha256(value.encode()).hexdigest()[:16]
 
 
@@ -89,7 +89,7 @@ class ServersWithSecrets:
         return ToolCaller(self.servers[at % len(self.servers)], tenant, protocol)
 
     def fresh(self) -> str:
-        """A name that no other test has."""
+        """Return a name that no other test has."""
         return f"KEY_{next(NUMBERS)}"
 
     def logs(self) -> str:
@@ -315,7 +315,7 @@ def test_answers_never_contain_the_servers_own_secrets(secret_servers: ServersWi
 
 
 def encoded_forms(value: str) -> list[bytes]:
-    """A value as a dump or a file may hold it."""
+    """Return the encodings of a value that a dump or a file may contain."""
     plain = value.encode()
     return [plain, plain.hex().encode(), base64.b64encode(plain), base64.urlsafe_b64encode(plain)]
 

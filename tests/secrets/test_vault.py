@@ -31,7 +31,7 @@ async def poll_once(records: MemoryRecords, secrets: SecretCache) -> None:
 
 
 async def change_count(records: MemoryRecords) -> int:
-    """The counter of changes, which other processes look at."""
+    """Return the change counter that other processes poll."""
     return (await records.changes([SUBJECT])).get(SUBJECT, 0)
 
 

@@ -27,7 +27,7 @@ HOUR = 3_600_000
 
 
 def new_record(at: int = 1_000, **fields: str | None) -> NewAuditRecord:
-    """A record about nothing in particular."""
+    """Return a record with default values."""
     members = {"kind": "call", "tool": "write", "outcome": "success", "subject": "alice"} | fields
     sort = {name: members[name] for name in ("kind", "tool", "outcome")}
     side = {"reason": ("00", members.get("reason", "Why not?"))}
@@ -45,7 +45,7 @@ def new_record(at: int = 1_000, **fields: str | None) -> NewAuditRecord:
 def linked(
     chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
 ) -> tuple[list[Segment], ChainHead]:
-    """A chain without any proof: each hash says which record it is."""
+    """Link a chain without any proof: each hash says which record it is."""
     head = found or ChainHead(*chain, 0, b"", 0, "")
     elements, number = [], head.number
     for record in new_records:
@@ -239,7 +239,7 @@ async def test_records_are_counted_slice_by_slice(records: Records) -> None:
 
 
 def limit_refusals(at: int, limit: str, times: int, tool: str = "write") -> NewAuditRecord:
-    """So many refusals by a limit as one record; older ones do not say by which."""
+    """Return one record of that many refusals by a limit; older records do not name the limit."""
     body = {"at": at, "kind": "refusal", "tool": tool, "outcome": "rate_limit"}
     sides = msgspec.json.encode(body | {"times": times} | ({"limit": limit} if limit else {}))
     sort = ("refusal", tool, "rate_limit")

@@ -47,7 +47,7 @@ class RecordedDeployment(ApprovalDeployment):
 
 @pytest.fixture(autouse=True)
 def leases_without_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, a lease is renewed where a test says so."""
+    """Prevent the renewal of leases, except where a test renews one."""
     monkeypatch.setattr(execution, "RENEW_S", 3600.0)
 
 
@@ -59,7 +59,7 @@ def deployment(records: Records) -> RecordedDeployment:
 async def running(
     deployment: ApprovalDeployment, replica: ApprovalReplica, tool: str
 ) -> "tuple[ApprovalRequest, asyncio.Task[object]]":
-    """An approved call whose tool has had its effect and goes on."""
+    """Start an approved call; return when its tool has had its effect and still runs."""
     request = await replica.asked(tool, what="a")
     await replica.service.approve(ACME, request.id, BOB)
     deployment.gate, deployment.entered = asyncio.Event(), asyncio.Event()
@@ -70,7 +70,7 @@ async def running(
 
 
 async def abandoned_call(deployment: ApprovalDeployment, tool: str = "act") -> ApprovalRequest:
-    """The same call after its process lost power; the lease of its record still runs."""
+    """Return the approval of a running call whose process lost power; its lease still runs."""
     replica = deployment.replica()
     request, call = await running(deployment, replica, tool)
     for run in replica.runs._open.values():

@@ -36,7 +36,7 @@ class Hold:
 
 
 def loop_closes(work: Any) -> bool:
-    """Whether a loop that runs *work* closes: it is one of a thread that may be left behind."""
+    """Return whether a loop that runs *work* closes; its thread may be left behind."""
     thread = threading.Thread(target=lambda: asyncio.run(work), daemon=True)
     thread.start()
     thread.join(LONG_WAIT_S)

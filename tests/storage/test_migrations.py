@@ -47,7 +47,7 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def scripts(folder: Path, last: str = "pass") -> Path:
-    """The migrations and one more, which ends with the statement *last*."""
+    """Copy the migrations and add one more, which ends with the statement *last*."""
     copied = folder / "migrations"
     shutil.copytree(schema.SCRIPTS, copied, ignore=shutil.ignore_patterns("__pycache__"))
     (copied / "versions" / "later.py").write_text(
@@ -110,7 +110,7 @@ Shape = dict[str, tuple[list[object], list[object], list[object]]]
 
 
 def shape(path: Path) -> Shape:
-    """Each table's columns, indexes and rows, in whatever order they were made."""
+    """Return each table's columns, indexes and rows, whatever the order of their creation."""
     with closing(sqlite3.connect(path)) as file:
 
         def ask(query: str, *values: str) -> list[Any]:
@@ -154,7 +154,7 @@ async def test_a_database_with_foreign_tables_is_not_changed(tmp_path: Path) -> 
 
 
 async def database_with_a_task(empty_url: str) -> Database:
-    """A database at our revision with a task in it."""
+    """Return a database at the current revision with a task in it."""
     await migrate(empty_url)
     records = await opened(empty_url)
     await records.of("acme").tasks.create(task())

@@ -28,7 +28,7 @@ from tests.support.stores import Postgres, Valkey
 
 @pytest.fixture
 def own_valkey() -> Iterator[Valkey]:
-    """A server that this test may stop."""
+    """Yield a Valkey server that this test may stop."""
     with Valkey.running() as server:
         yield server
 

@@ -142,7 +142,7 @@ class Peer(Process):
 
 @contextlib.contextmanager
 def running_peers(number: int) -> Iterator[list[Peer]]:
-    """So many processes."""
+    """Run that number of processes."""
     command = [sys.executable, "-m", "tests.storage.test_processes"]
     with contextlib.ExitStack() as stack:
         peers = [Peer(command, env=python_environment()) for _ in range(number)]
@@ -153,14 +153,14 @@ def running_peers(number: int) -> Iterator[list[Peer]]:
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[list[Peer]]:
-    """Three processes for all tests here: each takes a second to start, and they forget nothing."""
+    """Yield three processes for all tests of this file: each takes a second to start."""
     with running_peers(3) as peers:
         yield peers
 
 
 @pytest.fixture
 def peers_at(peers: list[Peer], sql_url: str) -> list[Peer]:
-    """The same, each with this test's database open."""
+    """Return the same processes, each with this test's database open."""
     for peer in peers:
         peer.begin(sql_url, "begin", "nobody", [])
     assert [peer.answer() for peer in peers] == [[]] * len(peers)

@@ -45,7 +45,7 @@ def to_valkey(valkey_server: Valkey) -> Iterator[TcpProxy]:
 
 
 def url_through(url: str, proxy: TcpProxy) -> str:
-    """The URL of a server, with the proxy's port."""
+    """Return the URL of a server, with the proxy's port."""
     return url.replace(f":{proxy.target}/", f":{proxy.port}/")
 
 
@@ -192,5 +192,5 @@ def test_an_idle_server_polls_with_one_statement(server: Server, to_valkey: TcpP
 
 
 def poll_parameters(statements: Sequence[SentStatement]) -> list[tuple[object, ...]]:
-    """The parameters of the statements that read change counters."""
+    """Return the parameters of the statements that read change counters."""
     return [parameters for _, parameters in statements if "changes" in parameters]

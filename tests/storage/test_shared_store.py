@@ -249,7 +249,7 @@ async def test_a_note_expires(shared_store: SharedStore) -> None:
 
 
 async def wait_a_moment() -> None:
-    """Longer than a thousandth of a second."""
+    """Wait longer than a millisecond."""
     over = asyncio.Event()
     asyncio.get_running_loop().call_later(0.02, over.set)
     await over.wait()

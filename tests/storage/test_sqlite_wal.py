@@ -29,7 +29,7 @@ TIMES_S = count(1_000)
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database whose write-ahead logs are merged only when a process reads."""
+    """Return the path of a database whose write-ahead logs are merged only for a reader."""
     monkeypatch.setattr(module, "IDLE_S", LONG_WAIT_S)
     monkeypatch.setattr(module, "MERGED_S", LONG_WAIT_S)
     return tmp_path / "records.db"
@@ -37,7 +37,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def file(path: Path) -> AsyncIterator[SqlRecords]:
-    """Where the tenants `acme` and `globex` have a record each."""
+    """Yield a database where the tenants `acme` and `globex` have one record each."""
     records = await process(path)
     await write(records, acme=1, globex=1)
     yield records
@@ -53,7 +53,7 @@ async def process(path: Path) -> SqlRecords:
 
 
 def batch_of(**numbers: int) -> RecordsByChain:
-    """So many records of each tenant."""
+    """Return a batch with that number of records of each tenant."""
     return {
         (tenant, 1): [new_record(next(TIMES_S)) for _ in range(number)]
         for tenant, number in numbers.items()

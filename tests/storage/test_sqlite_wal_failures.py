@@ -29,7 +29,7 @@ RING = KeyRing.ephemeral()
 
 @pytest.fixture
 async def file(path: Path) -> AsyncIterator[SqlRecords]:
-    """Nothing is recorded yet."""
+    """Yield a database without any records."""
     records = await process(path)
     yield records
     await records.audit.aclose()

@@ -25,7 +25,7 @@ HEADER = "<4sIHQ32s"
 
 @pytest.fixture
 async def file(path: Path) -> AsyncIterator[SqlRecords]:
-    """Where the tenant `acme` has a record."""
+    """Yield a database where the tenant `acme` has one record."""
     records = await process(path)
     await write(records, acme=1)
     yield records

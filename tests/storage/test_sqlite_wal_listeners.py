@@ -45,7 +45,7 @@ class Heard:
 
 @pytest.fixture
 async def two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
-    """Two processes with one file, which merge only when a test says so."""
+    """Yield two processes with one file, which merge only when a test says so."""
     monkeypatch.setattr(module, "IDLE_S", LONG_WAIT_S)
     monkeypatch.setattr(module, "MERGED_S", LONG_WAIT_S)
     async with AsyncExitStack() as stack:

@@ -80,7 +80,7 @@ async def test_records_are_isolated_by_tenant(
 
 
 async def changes_stay_at_home(records: Records, stored_keys: dict[tuple[str, str], bytes]) -> None:
-    """What the first of them changes, ends and gives up is still there for the second."""
+    """Assert that what the first tenant changes, ends and releases stays there for the second."""
     (first, name), *others = stored_keys
     key = name.encode("utf-8", "surrogatepass")
     read = await records.of(first).tasks.get(name)

@@ -25,7 +25,7 @@ class RawAnswer(NamedTuple):
     body: bytes
 
     def field(self, name: str) -> str | None:
-        """The only field of that name; None when there is none."""
+        """Return the only field of that name; None when there is none."""
         values = [value for field, value in self.headers if field == name.lower()]
         assert len(values) <= 1, f"{name} came {len(values)} times"
         return values[0] if values else None
@@ -65,7 +65,7 @@ def request(
     fields: Sequence[tuple[str, str | bytes]] = (),
     body: bytes = b"",
 ) -> bytes:
-    """A request head with exactly these fields, in this order, and a body."""
+    """Return a request head with exactly these fields, in this order, and a body."""
     lines = [f"{method} {target} HTTP/1.1".encode()]
     for name, value in fields:
         raw = value if isinstance(value, bytes) else value.encode("latin-1")
@@ -109,7 +109,7 @@ class ResourceClient:
         *,
         token: str | None = None,
     ) -> RawAnswer:
-        """One request with these extra fields, and the token if there is one."""
+        """Send one request with these extra fields, and the token if there is one."""
         head = [("Host", self.authority), ("Connection", "close"), *fields]
         if token is not None:
             head.append(("Authorization", f"Bearer {token}"))
@@ -134,7 +134,7 @@ class ResourceClient:
         path: str | None = None,
         fields: Fields = (),
     ) -> RawAnswer:
-        """One request of 2026-07-28."""
+        """Send one request of 2026-07-28."""
         named, body = modern_request(method, params)
         return self.send("POST", path, [*named, *fields], body, token=token)
 
@@ -147,21 +147,21 @@ class ResourceClient:
         path: str | None = None,
         fields: Fields = (),
     ) -> RawAnswer:
-        """One `tools/call` of 2026-07-28."""
+        """Send one `tools/call` of 2026-07-28."""
         params = {"name": tool, "arguments": arguments or {}}
         return self.ask(token, "tools/call", params, path=path, fields=fields)
 
     def listed(self, token: str) -> list[str]:
-        """The names of the tools that the token's caller is shown."""
+        """Return the names of the tools that the token's caller is shown."""
         return [tool["name"] for tool in result(self.ask(token, "tools/list"))["tools"]]
 
     def whoami(self, token: str, *, path: str | None = None) -> dict[str, Any]:
-        """What the gate knows of the token's caller (the demo pack's tool)."""
+        """Return what the gate knows of the token's caller (the demo pack's tool)."""
         known: dict[str, Any] = result(self.call(token, "whoami", path=path))["structuredContent"]
         return known
 
     def open(self, token: str, version: str = "2025-06-18") -> str:
-        """The id of a new session of an older era."""
+        """Open a session of an older era and return its id."""
         asked = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT}
         answer = self.send("POST", body=message("initialize", asked), token=token)
         assert answer.status == 200, answer
@@ -172,7 +172,7 @@ class ResourceClient:
     def within(
         self, token: str, session: str, body: bytes | None = None, *, path: str | None = None
     ) -> RawAnswer:
-        """One POST of a session; a call of `record_call` unless *body* says otherwise."""
+        """Send one POST of a session; a call of `record_call` unless *body* says otherwise."""
         sent = session_call("record_call") if body is None else body
         return self.send("POST", path, [("Mcp-Session-Id", session)], sent, token=token)
 
@@ -181,20 +181,20 @@ CLIENT = {"name": "test", "version": "1"}
 
 
 def message(method: str, params: Mapping[str, Any] | None = None, identity: int = 1) -> bytes:
-    """A JSON-RPC request."""
+    """Return a JSON-RPC request."""
     body = {"jsonrpc": "2.0", "id": identity, "method": method}
     return json.dumps(body if params is None else {**body, "params": params}).encode()
 
 
 def session_call(tool: str, arguments: Mapping[str, Any] | None = None) -> bytes:
-    """The body of a `tools/call` within a session."""
+    """Return the body of a `tools/call` within a session."""
     return message("tools/call", {"name": tool, "arguments": arguments or {}})
 
 
 def modern_request(
     method: str, params: Mapping[str, Any] | None = None, *, progress: int | None = None
 ) -> tuple[list[tuple[str, str]], bytes]:
-    """Header fields and body of a request of 2026-07-28; *progress* asks for reports."""
+    """Return header fields and body of a request of 2026-07-28; *progress* asks for reports."""
     meta: dict[str, Any] = {
         "io.modelcontextprotocol/protocolVersion": MODERN_REVISION,
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -212,7 +212,7 @@ def modern_request(
 
 
 def result(answer: RawAnswer) -> dict[str, Any]:
-    """The result of a request that was served."""
+    """Return the result of a request that was served."""
     assert answer.status == 200, answer
     document = json.loads(answer.body)
     assert "result" in document, answer
@@ -221,13 +221,13 @@ def result(answer: RawAnswer) -> dict[str, Any]:
 
 
 def failure(answer: RawAnswer) -> dict[str, Any]:
-    """The JSON-RPC error of a request that was not."""
+    """Return the JSON-RPC error of a request that was not served."""
     error: dict[str, Any] = json.loads(answer.body)["error"]
     return error
 
 
 def challenge_of(answer: RawAnswer) -> str:
-    """The one challenge; empty when there is none."""
+    """Return the one challenge; empty when there is none."""
     return answer.field("www-authenticate") or ""
 
 
@@ -258,7 +258,7 @@ class RestAnswer(msgspec.Struct):
 
     @property
     def error(self) -> tuple[int, str]:
-        """Status and stable word; the message is there for the model."""
+        """Return status and error code; assert that there is a message for the model."""
         assert isinstance(self.json["message"], str)
         assert self.json["message"]
         return self.status, self.json["error"]
@@ -299,14 +299,14 @@ class RestClient:
         *,
         token: str | None = None,
     ) -> RestAnswer:
-        """Any request; every answer of this protocol is JSON (O6)."""
+        """Send any request; assert that the answer is JSON, as each of this protocol is (O6)."""
         token = self.token if token is None else token
         raw = self.server.client.send(method, path, fields, body, token=token or None)
         assert raw.field("content-type") == "application/json", raw
         return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
 
     def ask(self, method: str, path: str, body: Any = None) -> RestAnswer:
-        """A request of an administrator, with *body* as JSON; the answer may be empty."""
+        """Send an administrator's request, with *body* as JSON; the answer may be empty."""
         sent = b"" if body is None else json.dumps(body).encode()
         raw = self.server.client.send(method, f"{self.base}{path}", (), sent, token=self.token)
         return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
@@ -369,7 +369,7 @@ class ToolCaller:
         return ToolResult(value, value if isinstance(value, str) else json.dumps(value))
 
     def listed(self) -> list[str]:
-        """The names of the tools it is shown."""
+        """Return the names of the tools that the caller is shown."""
         if self.protocol == "mcp":
             return self.gatepost.client.listed(self.token)
         return RestClient(self.gatepost, self.token).names()
@@ -378,7 +378,7 @@ class ToolCaller:
 @pytest.fixture(scope="session", autouse=True)
 def no_public_authorities() -> Iterator[None]:
     """
-    HTTP clients of this process trust no authority but those that a test names.
+    Let HTTP clients of this process trust only the authorities that a test names.
 
     No certificate of the tests is of another one, and each client would read the system's hundred,
     also where the environment of the run names them.

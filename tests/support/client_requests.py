@@ -29,7 +29,7 @@ ROOTS = {"roots": [{"uri": "file:///work", "name": "Work"}]}
 
 
 def accepted_form(**content: Any) -> dict[str, Any]:
-    """A form, filled in."""
+    """Return a form, filled in."""
     return {"action": "accept", "content": content}
 
 
@@ -42,7 +42,7 @@ async def call_with_responses(
     meta: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Response:
-    """A `tools/call`; *more* are `inputResponses` and `requestState`."""
+    """Send a `tools/call`; *more* are `inputResponses` and `requestState`."""
     params = {"name": tool, "arguments": arguments or {}, **more}
     declared = {META + "clientCapabilities": capabilities, **(meta or {})}
     return await client.ask("tools/call", params, meta=declared)
@@ -55,7 +55,7 @@ async def next_round(
     responses: Mapping[str, Any],
     arguments: Mapping[str, Any] | None = None,
 ) -> Response:
-    """The next round after *before*, as a good client makes it."""
+    """Send the next round after *before*, as a good client makes it."""
     state = before.json["result"]["requestState"]
     return await call_with_responses(
         client, tool, arguments, inputResponses=responses, requestState=state
@@ -63,7 +63,7 @@ async def next_round(
 
 
 def input_requests_of(response: Response) -> dict[str, Any]:
-    """What a call asks."""
+    """Return the input requests of a call."""
     result = response.json["result"]
     assert result["resultType"] == "input_required", result
     asked: dict[str, Any] = result["inputRequests"]
@@ -71,7 +71,7 @@ def input_requests_of(response: Response) -> dict[str, Any]:
 
 
 def result_text(response: Response) -> str:
-    """The text of a complete result."""
+    """Return the text of a complete result."""
     result = response.json["result"]
     assert result["resultType"] == "complete", result
     text: str = result["content"][0]["text"]
@@ -192,7 +192,7 @@ async def opened_pair(
 
 
 async def next_request(live: OpenExchange) -> dict[str, Any]:
-    """The next request of the server's."""
+    """Return the next request of the server."""
     _, asked = await live.event()
     assert asked["jsonrpc"] == "2.0"
     assert {"id", "method", "params"} <= asked.keys()
@@ -200,7 +200,7 @@ async def next_request(live: OpenExchange) -> dict[str, Any]:
 
 
 async def session_result_text(live: OpenExchange) -> tuple[bool, str]:
-    """Whether the call failed, and what it says."""
+    """Return whether the call failed, and its text."""
     _, answer = await live.event()
     assert answer["id"] == 7, answer
     result = answer["result"]

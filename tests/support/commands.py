@@ -49,7 +49,7 @@ class Gatepost(Process):
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port of the endpoint."""
+        """Return scheme, host and port of the endpoint."""
         match = re.match(r"https?://[^/]+", self.url)
         assert match is not None
         return match[0]
@@ -115,7 +115,7 @@ def running(
 
 @contextlib.contextmanager
 def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Gatepost]:
-    """`gatepost dev` on a free port with its state below *state*, for tests in a hurry."""
+    """Run `gatepost dev` on a free port with its state below *state* and fast limits."""
     with running(
         "dev",
         "--port",
@@ -130,7 +130,7 @@ def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> I
 
 
 def token(state: Path, *arguments: str) -> str:
-    """What `gatepost token` prints for the `dev` whose state is below *state*."""
+    """Return what `gatepost token` prints for the `dev` whose state is below *state*."""
     code, said, complaints = completed("token", "--state", str(state / "state"), *arguments)
     assert code == 0, complaints
     return said.strip()
@@ -138,7 +138,7 @@ def token(state: Path, *arguments: str) -> str:
 
 @contextlib.contextmanager
 def serve(config: str, folder: Path, *, env: Mapping[str, str] | None = None) -> Iterator[Gatepost]:
-    """`gatepost serve` with the text of a configuration file, which is written into *folder*."""
+    """Run `gatepost serve` with the text of a configuration file, written into *folder*."""
     path = folder / "gatepost.toml"
     path.write_text(config, encoding="utf-8")
     with running("serve", "--config", str(path), env=env, cwd=folder) as gatepost:
@@ -146,7 +146,7 @@ def serve(config: str, folder: Path, *, env: Mapping[str, str] | None = None) ->
 
 
 def tenant_folder(root: Path, tenant: str) -> Path:
-    """Where the tenant's files are; the record is made where there is none."""
+    """Return the folder of the tenant's files; create its usage file if there is none."""
     home = root / PRIVATE / tenant
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     (home / USAGE_FILE).touch(mode=0o600)
@@ -169,7 +169,7 @@ async def pid(ctx: CallContext) -> str:
 
 
 def toml(value: Any) -> str:
-    """A TOML value on one line; the strings of these tests need no more quoting than JSON's."""
+    """Return a TOML value on one line; these strings need no more quoting than JSON's."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -178,7 +178,7 @@ def toml(value: Any) -> str:
 
 
 def toml_file(tree: Mapping[str, Any]) -> str:
-    """A configuration file with these tables."""
+    """Return a configuration file with these tables."""
     return "\n".join(f"{name} = {toml(value)}" for name, value in tree.items())
 
 
@@ -199,7 +199,7 @@ class ServerProcess:
         (self.folder / "gatepost.toml").write_text(toml_file(self.configured), encoding="utf-8")
 
     def add_tool(self, name: str) -> str:
-        """A tool file with one tool, which says its process; the path for `tools.load`."""
+        """Write a file with a tool that returns its process id; return the path to load."""
         (self.folder / f"{name}.py").write_text(PID_TOOL.replace("{name}", name), encoding="utf-8")
         return f"./{name}.py"
 
@@ -218,11 +218,11 @@ class ServerProcess:
         return TokenFactory(self.idp.issuer(issuer), self.client.resource).token(**claims)
 
     def status(self, token: str) -> int:
-        """How the demo pack's `whoami` answers this token."""
+        """Return the status of the demo pack's `whoami` for this token."""
         return self.client.call(token, "whoami").status
 
     def pid(self, token: str) -> int:
-        """The process that answered."""
+        """Return the id of the process that answered."""
         return pid_of(self.client.call(token, "pid"))
 
 
@@ -364,7 +364,7 @@ A page has dozens of commands, and each interpreter that imports Gatepost takes 
 
 
 def started_shell(lines: str, folder: Path) -> subprocess.Popen[str]:
-    """A shell with these lines, in which both programs are this checkout's."""
+    """Start a shell with these lines, in which both programs are this checkout's."""
     python, link = shlex.quote(sys.executable), fork_server().link.fileno()
     programs = f"""
 gatepost() {{ {python} -ISc {shlex.quote(FORK_CLIENT)} {link} gatepost "$@"; }}
@@ -382,7 +382,7 @@ python() {{ {python} "$@"; }}
 
 
 def shell_output(lines: str, folder: Path, *, code: int | None = None) -> str:
-    """What a shell prints for these lines; it ends with that exit *code*, if one is given."""
+    """Return what a shell prints for these lines; assert its exit *code*, if one is given."""
     with started_shell(lines, folder) as shell:
         printed = shell.communicate(timeout=60)[0]
     assert code is None or shell.returncode == code, printed

@@ -73,7 +73,7 @@ async def serving(
     deadlines: Deadlines = SHORT_DEADLINES,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
-    """The port of a running server."""
+    """Serve an app and yield the port."""
     sock = bind("127.0.0.1", 0)
     ready = asyncio.Event()
     config = listen_config(app, deadlines, tls=tls, protocol=protocol)
@@ -97,11 +97,11 @@ class WireConnection:
         await self.writer.drain()
 
     async def until(self, end: bytes) -> bytes:
-        """All up to *end*."""
+        """Return everything up to *end*."""
         return await asyncio.wait_for(self.reader.readuntil(end), WITHIN_S)
 
     async def rest(self) -> bytes:
-        """All until the server closes."""
+        """Return everything until the server closes."""
         try:
             return await asyncio.wait_for(self.reader.read(), WITHIN_S)
         except ConnectionResetError:
@@ -112,7 +112,7 @@ class WireConnection:
 async def connected(
     port: int, *, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[WireConnection]:
-    """A connection to the server; with *tls* an encrypted one."""
+    """Yield a connection to the server; with *tls* an encrypted one."""
     name = None if tls is None else "localhost"
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
     yield WireConnection(reader, writer)
@@ -136,7 +136,7 @@ RULES = HeadRules(
 
 
 async def health_response() -> tuple[int, bytes]:
-    """A probe's answer."""
+    """Return a probe's answer."""
     return 200, b'{"status":"ok"}'
 
 
@@ -188,14 +188,14 @@ async def recorded_edge() -> AsyncIterator[RecordedEdge]:
     scope="module", params=[HttptoolsProtocol, StrictH11Protocol], ids=["httptools", "h11"]
 )
 async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
-    """Where the `app` of the test's own module is served, with each parser."""
+    """Serve the `app` of the test's own module with each parser, and yield the port."""
     async with serving(request.module.app, request.param) as port:
         yield port
 
 
 @pytest.fixture
 async def wire_connection(port: int) -> AsyncIterator[WireConnection]:
-    """A connection to it."""
+    """Yield a connection to the server at *port*."""
     async with connected(port) as wire:
         yield wire
 
@@ -234,11 +234,11 @@ class StdioClient(Process):
     """`gatepost stdio` as a process, and the messages it has written."""
 
     def messages(self) -> list[Any]:
-        """Everything on its standard output, which is JSON or nothing."""
+        """Return everything on its standard output, which is JSON or nothing."""
         return [json.loads(line) for line in self.stdout.splitlines()]
 
     def of(self, identity: Any) -> Any:
-        """The response to a request."""
+        """Return the response to a request."""
         found: list[Any] = []
 
         def there() -> bool:
@@ -255,7 +255,7 @@ class StdioClient(Process):
         return found[0]
 
     def told(self, method: str) -> list[Any]:
-        """The parameters of every message with that method, so far."""
+        """Return the parameters of every message with that method, so far."""
         return [one.get("params") for one in self.messages() if one.get("method") == method]
 
     def hears(self, method: str, times: int = 1) -> list[Any]:

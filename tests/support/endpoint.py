@@ -47,7 +47,7 @@ JSON: Header = ("content-type", "application/json")
 
 
 def a_caller(**changes: Any) -> TenantContext:
-    """Alice of acme, unless something about her is changed."""
+    """Return Alice of acme, with *changes*."""
     known: dict[str, Any] = {
         "tenant_id": "acme",
         "issuer": "https://id.example.com",
@@ -70,25 +70,25 @@ class Response(msgspec.Struct):
 
     @property
     def json(self) -> Any:
-        """The body, which must be JSON and say so."""
+        """Return the body, which must be JSON and say so."""
         assert self.headers["content-type"] == "application/json"
         return json.loads(self.body)
 
     @property
     def error(self) -> tuple[int, int]:
-        """HTTP status and JSON-RPC code."""
+        """Return HTTP status and JSON-RPC code."""
         return self.status, self.json["error"]["code"]
 
     @property
     def events(self) -> list[Any]:
-        """The messages of an event stream, in order; each is one `data:` line."""
+        """Return the messages of an event stream, in order; each is one `data:` line."""
         assert self.headers["content-type"] == "text/event-stream"
         blocks = [block_of(block) for block in self.body.split(b"\n\n")]
         return [json.loads(block["data"]) for block in blocks if block.get("event") == "message"]
 
 
 def block_of(block: bytes) -> dict[str, str]:
-    """The fields of one block of an event stream, each of which stands there once."""
+    """Return the fields of one block of an event stream, each of which is there once."""
     lines = [
         line.partition(": ") for line in block.decode().split("\n") if line[:1] not in ("", ":")
     ]
@@ -100,7 +100,7 @@ def block_of(block: bytes) -> dict[str, str]:
 def http_scope(
     verb: str, path: str, headers: Iterable[Header | tuple[bytes, bytes]], more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The scope of a request of ASGI; *more* of it is what the server says."""
+    """Return the scope of a request of ASGI; *more* is what the server adds."""
     usual = {"type": "http", "method": verb, "path": path, "query_string": b""}
     fields = [
         (name.lower().encode(), value.encode()) if isinstance(name, str) else (name, value)
@@ -121,7 +121,7 @@ async def exchange(
     written: asyncio.Event | None = None,
 ) -> Response:
     """
-    One exchange with an application in this process.
+    Send one request to an application in this process, and return its response.
 
     *more* is what the server says of the request, *hang_up* ends the connection when it is set, and
     *written* is set when the answer begins. Status 0: there was no answer.
@@ -249,7 +249,7 @@ class EndpointClient:
         hang_up: asyncio.Event | None = None,
         written: asyncio.Event | None = None,
     ) -> Response:
-        """One exchange with exactly these bytes; *hang_up* ends the connection when it is set."""
+        """Send exactly these bytes; *hang_up* ends the connection when it is set."""
         scope = {CALLER: self.caller, "gatepost.request_id": "request-1", **self.scope}
         return await exchange(
             self.endpoint, scope, headers, body, verb=verb, hang_up=hang_up, written=written
@@ -264,7 +264,7 @@ class EndpointClient:
         drop: Iterable[str] = (),
         **headers: str,
     ) -> Response:
-        """A modern request, id 7; *headers* replace (`mcp_name=…`) and *drop* leaves some out."""
+        """Send a modern request, id 7; *headers* replace (`mcp_name=…`), *drop* omits fields."""
         known = {META + "protocolVersion": VERSION, META + "clientCapabilities": CAPABILITIES}
         given = {**(params or {}), "_meta": {**known, **(meta or {})}}
         mirrored = {"mcp-protocol-version": VERSION, "mcp-method": method}
@@ -276,18 +276,18 @@ class EndpointClient:
         return await self.send(message(method, given), sent)
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Response:
-        """A modern `tools/call`."""
+        """Send a modern `tools/call`."""
         return await self.ask("tools/call", {"name": tool, "arguments": arguments or {}})
 
     async def open(self, version: str = "2025-11-25", **params: Any) -> str:
-        """The id of a new session."""
+        """Open a new session and return its id."""
         asked = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT, **params}
         response = await self.send(message("initialize", asked, identity=0))
         assert response.json["result"]["protocolVersion"] == version
         return response.headers["mcp-session-id"]
 
     async def within(self, session: str, body: bytes, *headers: Header) -> Response:
-        """One POST of a session."""
+        """Send one POST of a session."""
         return await self.send(body, [JSON, ("mcp-session-id", session), *headers])
 
 
@@ -304,14 +304,14 @@ MIRRORED_PARAMETERS = {
 
 
 def in_header(value: str) -> str:
-    """A value as a header carries it (H-06)."""
+    """Return a value as a header carries it (H-06)."""
     if value.isascii() and value.isprintable() and value == value.strip():
         return value
     return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
 
 
 def message(method: str, params: Any = None, *, identity: Any = 7) -> bytes:
-    """A JSON-RPC request; without an id when *identity* is None."""
+    """Return a JSON-RPC request; without an id when *identity* is None."""
     shown: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if identity is not None:
         shown["id"] = identity
@@ -332,7 +332,7 @@ class EndpointTaskClient(EndpointClient):
     meta: Mapping[str, Any] = DECLARED_META
 
     async def start(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """The result of a call that must become a task."""
+        """Start a call that must become a task, and return its result."""
         response = await self.call_with(tool, arguments)
         assert response.json["result"]["resultType"] == "task"
         return response.json["result"]
@@ -340,29 +340,29 @@ class EndpointTaskClient(EndpointClient):
     async def call_with(
         self, tool: str, arguments: Mapping[str, Any] | None = None, **params: Any
     ) -> Response:
-        """A call with whatever else its parameters hold."""
+        """Send a call with further parameters."""
         asked = {"name": tool, "arguments": arguments or {}, **params}
         return await self.ask("tools/call", asked, meta=self.meta)
 
     async def about(self, method: str, task_id: str, **params: Any) -> Response:
-        """A request about one task."""
+        """Send a request about one task."""
         asked = {"taskId": task_id, **params}
         return await self.ask(f"tasks/{method}", asked, meta=self.meta, mcp_name=task_id)
 
     async def get(self, task_id: str) -> Any:
-        """What `tasks/get` shows."""
+        """Return what `tasks/get` shows."""
         return (await self.about("get", task_id)).json["result"]
 
     async def answer(self, task_id: str, **responses: Any) -> Response:
-        """`tasks/update` with these answers."""
+        """Send `tasks/update` with these answers."""
         return await self.about("update", task_id, inputResponses=responses)
 
     async def until(self, task_id: str, *statuses: str) -> Any:
-        """What `tasks/get` shows once the task is in one of these states; default: at its end."""
+        """Wait until the task is in one of these states (default: ended); return `tasks/get`."""
         return await self.when(task_id, lambda task: task["status"] in (statuses or TERMINAL))
 
     async def when(self, task_id: str, condition: Callable[[Any], object]) -> Any:
-        """What `tasks/get` shows once *condition* holds of it."""
+        """Wait until *condition* holds of what `tasks/get` shows, and return that."""
         moved = asyncio.Event()
 
         def hear(change: ChangeNotification) -> None:

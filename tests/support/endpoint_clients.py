@@ -104,20 +104,20 @@ class OpenExchange:
         await asyncio.wait_for(self._head.wait(), WITHIN_S)
         return self
 
-    async def took(self, number: int) -> None:
+    async def wait_for_sends(self, number: int) -> None:
         """Wait until the connection took so many messages."""
         async with asyncio.timeout(WITHIN_S):
             while self.taken < number:
                 await self._took.wait()
 
     async def block(self) -> dict[str, str] | None:
-        """The fields of the next block that is no comment; None when the answer has ended."""
+        """Return the fields of the next block that is no comment; None after the last."""
         while isinstance(block := await asyncio.wait_for(self._blocks.get(), WITHIN_S), str):
             pass
         return block
 
     async def frame(self) -> Any:
-        """The next message; COMMENT for a sign of life, None for the end of the stream."""
+        """Return the next message; COMMENT for a sign of life, None for the end of the stream."""
         block = await asyncio.wait_for(self._blocks.get(), WITHIN_S)
         if block is None or isinstance(block, str):
             return block
@@ -125,19 +125,19 @@ class OpenExchange:
         return json.loads(block["data"])
 
     async def next(self) -> Any:
-        """The next message, whatever signs of life come before it; None for the end."""
+        """Return the next message after any signs of life; None for the end."""
         while (found := await self.frame()) == COMMENT:
             pass
         return found
 
     async def acknowledged(self) -> Any:
-        """The filter as it is honoured, which comes first."""
+        """Return the filter as it is honoured, which comes first."""
         first = await self.next()
         assert first["method"] == "notifications/subscriptions/acknowledged"
         return first["params"]["notifications"]
 
     async def event(self) -> tuple[str, Any]:
-        """Id and JSON of the next message; an AssertionError when the stream has ended."""
+        """Return id and JSON of the next message; assert that the stream has not ended."""
         block = await self.block()
         while block is not None and not block.get("data"):
             block = await self.block()
@@ -145,7 +145,7 @@ class OpenExchange:
         return block.get("id", ""), json.loads(block["data"])
 
     async def rest(self) -> list[Any]:
-        """All messages up to the end."""
+        """Return all messages up to the end."""
         found = []
         while (block := await self.block()) is not None:
             if block.get("data"):
@@ -251,7 +251,7 @@ class EndpointPair:
         return (await client.send(message("ping"), [JSON, *self._named()])).status
 
     async def receives_no_more(self) -> None:
-        """Both processes forget which sessions they know."""
+        """Let both processes forget which sessions they know."""
         for client in (self.one, self.two):
             client.server.register.close()
 
@@ -269,7 +269,7 @@ async def open_subscription(
     meta: Mapping[str, Any] | None = None,
     **params: Any,
 ) -> AsyncIterator[OpenExchange]:
-    """A stream for *wanted* (`params.notifications`); hung up at the end of the block."""
+    """Yield a stream for *wanted* (`params.notifications`); hang up at the end of the block."""
     known = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}, **(meta or {})}
     asked = {"notifications": wanted, "_meta": known, **params}
     body = message("subscriptions/listen", asked, identity=identity)
@@ -293,7 +293,7 @@ REVISIONS = [VERSION, "2025-11-25", "2025-06-18", "2025-03-26"]
 
 
 async def ask(client: EndpointClient, revision: str, method: str, **params: Any) -> Response:
-    """One request in the words of a revision."""
+    """Send one request in the form of a revision."""
     if revision == VERSION:
         return await client.ask(method, params)
     return await client.within(await client.open(revision), message(method, params))
@@ -302,7 +302,7 @@ async def ask(client: EndpointClient, revision: str, method: str, **params: Any)
 async def result_of(
     client: EndpointClient, revision: str, method: str, **params: Any
 ) -> dict[str, Any]:
-    """Its result."""
+    """Send one request in the form of a revision, and return its result."""
     result: dict[str, Any] = (await ask(client, revision, method, **params)).json["result"]
     return result
 
@@ -331,7 +331,7 @@ class RestEndpoint:
         return await self.post(caller, tool, json.dumps(arguments or {}).encode())
 
     async def post(self, caller: TenantContext, tool: str, body: bytes) -> Response:
-        """A call with exactly these bytes."""
+        """Call a tool with exactly these bytes."""
         more = {CALLER: caller, "path_params": {"name": tool}}
         path = f"/tool/{tool}/call"
         return await exchange(self.bridge.call_tool, more, body=body, path=path)

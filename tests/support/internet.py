@@ -102,7 +102,7 @@ class ScriptedNames:
 def page_answer(
     body: bytes | str, kind: str = "text/html", status: int = 200, **headers: str
 ) -> Page:
-    """A page with that content; header names are given with `_` for `-`."""
+    """Return a page with that content; header names are given with `_` for `-`."""
     data = body.encode() if isinstance(body, str) else body
     fields = {"content-type": kind, "content-length": str(len(data))}
     fields |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -115,7 +115,7 @@ def page_answer(
 
 
 def redirect_answer(location: str, status: int = 302) -> Page:
-    """A redirect."""
+    """Return a redirect."""
     return page_answer("" if status == 304 else "elsewhere", status=status, location=location)
 
 
@@ -140,7 +140,7 @@ class Internet(msgspec.Struct, frozen=True):
         return self
 
     def network(self, **more: Any) -> dict[str, Any]:
-        """`[network]` of a server that reaches it."""
+        """Return the `[network]` table of a server that reaches this internet."""
         return {"ca_bundle": str(self.company.bundle), "proxy": self.proxy.url, **more}
 
     def resolves_for(self, services: Services) -> None:
@@ -184,15 +184,15 @@ class MetricsPage:
         }
 
     def value(self, name: str, **labels: str) -> float:
-        """The sample of that name with exactly these labels; 0 where there is none."""
+        """Return the sample of that name with exactly these labels; 0 where there is none."""
         return self.samples.get((name, frozenset(labels.items())), 0.0)
 
     def labels(self, label: str) -> set[str]:
-        """Every value of that label, in any family."""
+        """Return every value of that label, in any family."""
         return {value for _, found in self.samples for name, value in found if name == label}
 
     def counters(self) -> Mapping[tuple[str, frozenset[tuple[str, str]]], float]:
-        """The samples that must never become less."""
+        """Return the samples that must never become less."""
         growing = ("_total", "_count", "_sum", "_bucket")
         return {key: value for key, value in self.samples.items() if key[0].endswith(growing)}
 
@@ -233,7 +233,7 @@ class Posted(msgspec.Struct, frozen=True):
 
     @property
     def method(self) -> str:
-        """The JSON-RPC method, or the verb of a request without one."""
+        """Return the JSON-RPC method, or the verb of a request without one."""
         return self.body.get("method", "response") if isinstance(self.body, dict) else self.verb
 
     @property
@@ -262,7 +262,7 @@ async def finish_answer(send: Send, data: bytes = b"") -> None:
 
 
 def raw_answer(data: bytes, status: int = 200, kind: str = JSON, **headers: str) -> Answer:
-    """An answer of exactly these bytes."""
+    """Return an answer of exactly these bytes."""
 
     async def answer(posted: Posted, send: Send) -> None:
         await begin_answer(send, status, kind, **headers)
@@ -272,7 +272,7 @@ def raw_answer(data: bytes, status: int = 200, kind: str = JSON, **headers: str)
 
 
 def result_answer(value: Mapping[str, Any], **headers: str) -> Answer:
-    """A JSON answer with a result."""
+    """Return a JSON answer with a result."""
 
     async def answer(posted: Posted, send: Send) -> None:
         body = {"jsonrpc": "2.0", "id": posted.id, "result": value}
@@ -282,7 +282,7 @@ def result_answer(value: Mapping[str, Any], **headers: str) -> Answer:
 
 
 def error_answer(code: int, message: str, status: int = 200, data: Any = None) -> Answer:
-    """A JSON answer with an error."""
+    """Return a JSON answer with an error."""
 
     async def answer(posted: Posted, send: Send) -> None:
         body = {"code": code, "message": message, "data": data}
@@ -293,7 +293,7 @@ def error_answer(code: int, message: str, status: int = 200, data: Any = None) -
 
 
 def event_bytes(value: Any, identity: str = "") -> bytes:
-    """A message as one event of a stream."""
+    """Return a message as one event of a stream."""
     line = f"id: {identity}\n".encode() if identity else b""
     return line + b"data: " + msgspec.json.encode(value) + b"\n\n"
 
@@ -349,7 +349,7 @@ class ScriptedServer:
         self.answers["GET"] = raw_answer(b"", 405)
 
     def of(self, method: str) -> list[Posted]:
-        """What arrived for a method."""
+        """Return the requests that arrived for a method."""
         return [one for one in self.seen if one.method == method]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -370,7 +370,7 @@ class ScriptedServer:
 
 @pytest.fixture
 def scripted_server() -> Iterator[tuple[ScriptedServer, str]]:
-    """A scripted server and its URL."""
+    """Yield a scripted server and its URL."""
     app = ScriptedServer()
     with AsgiServer(app) as server:
         yield app, f"{server.url}/mcp"

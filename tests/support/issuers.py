@@ -89,7 +89,7 @@ class AsgiServer:
 
     @property
     def place(self) -> str:
-        """Host and port, as `[network] allow_hosts` names them."""
+        """Return host and port, as `[network] allow_hosts` names them."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -120,13 +120,13 @@ class Idp(AsgiServer):
         return self.name or self.url
 
     def issuer(self, name: str, keys: list[dict[str, Any]] | None = None) -> str:
-        """The issuer's identifier; with *keys* its key set is (re)placed."""
+        """Return the issuer's identifier; with *keys* its key set is (re)placed."""
         if keys is not None:
             self.keys[name] = keys
         return f"{self.base}/{name}"
 
     def key_hits(self, name: str) -> int:
-        """How often the issuer's key set was asked for."""
+        """Return how often the issuer's key set was requested."""
         return self.hits[f"/{name}/jwks"]
 
     def replace(self, path: str, answer: Answer | None) -> None:
@@ -180,7 +180,7 @@ async def respond(
 
 
 def answer(status: int = 200, body: bytes = b"{}", **headers: str) -> Answer:
-    """An answer for `Idp.replace`; header names are given with `_` for `-`."""
+    """Return an answer for `Idp.replace`; header names are given with `_` for `-`."""
     fields = {"content_type": "application/json"} | headers
     raw = tuple((n.replace("_", "-").encode(), v.encode()) for n, v in fields.items())
 
@@ -211,7 +211,7 @@ Signer = Callable[[bytes], bytes]
 
 
 def base64url_encoded(data: bytes) -> str:
-    """Base64url without padding (RFC 7515 section 2)."""
+    """Encode as base64url without padding (RFC 7515 section 2)."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
@@ -220,13 +220,13 @@ def base64url_decoded(text: str) -> bytes:
 
 
 def base64url_number(value: int, size: int | None = None) -> str:
-    """An unsigned integer as JWK members hold it (RFC 7518 section 2)."""
+    """Encode an unsigned integer as JWK members hold it (RFC 7518 section 2)."""
     return base64url_encoded(value.to_bytes(size or max(1, (value.bit_length() + 7) // 8), "big"))
 
 
 @cache
 def rsa_key(name: str = "main", bits: int = 2048, exponent: int = 65537) -> rsa.RSAPrivateKey:
-    """One RSA key per name: a file, since to make one takes a tenth of a second."""
+    """Return one RSA key per name, from a file, since to make one takes a tenth of a second."""
     file = RSA_KEYS / f"{name}-{bits}-{exponent}.der"
     if file.exists():
         # The checks of what was read would take as long as to make another one.
@@ -262,7 +262,7 @@ def ed448_key(name: str = "main") -> ed448.Ed448PrivateKey:
 
 
 def jwk(key: Any, kid: str | None = "main", **members: Any) -> dict[str, Any]:
-    """The public half as a JWK (RFC 7517); members given as ABSENT are left out."""
+    """Return the public half as a JWK (RFC 7517), without members that are ABSENT."""
     public = key.public_key()
     if isinstance(public, rsa.RSAPublicKey):
         numbers = public.public_numbers()
@@ -280,7 +280,7 @@ def jwk(key: Any, kid: str | None = "main", **members: Any) -> dict[str, Any]:
 
 
 def signer(key: Any, algorithm: str) -> Signer:
-    """A function that signs as *algorithm* says, whatever the key's own algorithm is."""
+    """Return a function that signs with *algorithm*, whatever the key's own algorithm is."""
     chosen = HASHES.get(algorithm[2:])
     if algorithm.startswith("HS"):
         digest = f"sha{algorithm[2:]}"
@@ -296,14 +296,14 @@ def signer(key: Any, algorithm: str) -> Signer:
 
 
 def raw_ecdsa(key: ec.EllipticCurvePrivateKey, data: bytes, chosen: hashes.HashAlgorithm) -> bytes:
-    """r and s side by side (RFC 7518 section 3.4)."""
+    """Sign and return r and s side by side (RFC 7518 section 3.4)."""
     r, s = decode_dss_signature(key.sign(data, ec.ECDSA(chosen)))
     size = (key.curve.key_size + 7) // 8
     return r.to_bytes(size, "big") + s.to_bytes(size, "big")
 
 
 def jws_segment(part: Mapping[str, Any] | bytes) -> str:
-    """One segment: a mapping as JSON (members that are ABSENT left out), bytes as they are."""
+    """Encode one segment: a mapping as JSON without ABSENT members, bytes as they are."""
     if isinstance(part, bytes):
         return base64url_encoded(part)
     return base64url_encoded(
@@ -314,7 +314,7 @@ def jws_segment(part: Mapping[str, Any] | bytes) -> str:
 def compact_jws(
     header: Mapping[str, Any] | bytes, payload: Mapping[str, Any] | bytes, sign: Signer
 ) -> str:
-    """A compact JWS (RFC 7515 section 7.1) of exactly these parts."""
+    """Return a compact JWS (RFC 7515 section 7.1) of exactly these parts."""
     signed = f"{jws_segment(header)}.{jws_segment(payload)}"
     return f"{signed}.{base64url_encoded(sign(signed.encode()))}"
 
@@ -357,7 +357,7 @@ class TokenFactory:
         **claims: Any,
     ) -> str:
         """
-        A token; *header* changes header members (or is the raw segment), *claims* the payload.
+        Return a token; *header* changes header members or is the raw segment.
 
         Signed with the main RSA key unless *sign* says otherwise.
         """
@@ -366,7 +366,7 @@ class TokenFactory:
         return compact_jws(head, body, sign or signer(rsa_key(), "RS256"))
 
     def text(self, member: str, raw: str, **claims: Any) -> str:
-        """A token whose payload has *member* with exactly this JSON text as its value."""
+        """Return a token whose *member* has exactly this JSON text as its value."""
         body = self.claims(**claims | {member: "@@"})
         text = json.dumps({k: v for k, v in body.items() if v is not ABSENT})
         return self.token(payload=text.replace('"@@"', raw).encode())

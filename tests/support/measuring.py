@@ -42,7 +42,7 @@ class _Events(logging.Handler):
 
 @contextmanager
 def capture_logs() -> Iterator[list[dict[str, Any]]]:
-    """The events that Gatepost logs in a block, at every level, with their members."""
+    """Yield the events that Gatepost logs in a block, at every level, with their members."""
     handler, logger = _Events(), logging.getLogger("gatepost")
     before = logger.level
     logger.addHandler(handler)
@@ -55,7 +55,7 @@ def capture_logs() -> Iterator[list[dict[str, Any]]]:
 
 
 def count_lines(work: Callable[[], object]) -> int:
-    """How many lines of Python *work* runs through, those of everything it calls included."""
+    """Count the lines of Python that *work* runs, including everything it calls."""
     taken = 0
 
     def count(frame: FrameType, event: str, argument: object) -> Any:
@@ -68,7 +68,7 @@ def count_lines(work: Callable[[], object]) -> int:
 
 
 def functions_called(work: Callable[[], object]) -> list[str]:
-    """The functions of Python that *work* calls, in order; a coroutine's each time it goes on."""
+    """List the functions of Python that *work* calls; a coroutine each time it continues."""
     made: list[str] = []
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -98,7 +98,7 @@ _LARGE_LIST = b"[" + b"1," * 1_999_998 + b"1]"
 
 
 def slowness() -> float:
-    """How many times as long as the reference this machine takes now; 1 where it is faster."""
+    """Return this machine's current time as a multiple of the reference; 1 where it is faster."""
     began = time.thread_time()
     json.loads(_LARGE_LIST)
     return max((time.thread_time() - began) / REFERENCE_S, 1.0)
@@ -106,7 +106,7 @@ def slowness() -> float:
 
 async def longest_turn(work: Coroutine[Any, Any, object]) -> float:
     """
-    The most processor time, in seconds, that passes between two turns of the loop during *work*.
+    Return the most CPU time, in seconds, between two turns of the loop during *work*.
 
     That of the whole process: another thread that does not let go of the interpreter holds the
     loop up just as well. What other processes do meanwhile does not count.
@@ -125,7 +125,7 @@ async def shortest_hold(
     work: Callable[[], Coroutine[Any, Any, object]], limit_s: float, tries: int = 3
 ) -> tuple[float, float]:
     """
-    The smallest `longest_turn` of some tries, and the limit as this machine would have it.
+    Return the smallest `longest_turn` of some tries, and the limit for this machine.
 
     One below *limit_s* is enough. Others are held against what the machine does at that moment.
     """
@@ -138,7 +138,7 @@ async def shortest_hold(
 
 @contextmanager
 def server_garbage_collection() -> Iterator[None]:
-    """The collector of garbage as a server has it: nothing that was there before is walked."""
+    """Set up the garbage collector as a server does: it does not walk older objects."""
     gc.collect()
     gc.freeze()
     before = gc.get_threshold()
@@ -255,7 +255,7 @@ class ManualClock:
 
 @contextmanager
 def formatted_logs(form: LogFormat) -> Iterator[io.StringIO]:
-    """What the process logs in a block, as the server does it."""
+    """Yield what the process logs in a block, as the server formats it."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     configure(level="debug", form=form)
@@ -296,7 +296,7 @@ class _StopSignals:
                 loop.call_soon_threadsafe(stop.set)
 
     async def main_loop(self, server: uvicorn.Server) -> None:
-        """What uvicorn does each second, until the server should stop."""
+        """Do what uvicorn does each second, until the server should stop."""
         stop = asyncio.Event()
         self._told[id(server)] = asyncio.get_running_loop(), stop
         try:
@@ -310,7 +310,7 @@ class _StopSignals:
 @pytest.fixture(scope="session", autouse=True)
 def immediate_server_stop() -> Iterator[None]:
     """
-    A server in this process stops at once.
+    Let a server in this process stop at once.
 
     uvicorn asks every 100 ms whether it should stop, which a test would wait for. To ask more often
     costs more than many tests do: hundreds of servers run all the time.

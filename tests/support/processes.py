@@ -52,13 +52,13 @@ class ForkedProcess:
         return int(self._status.readline())
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Return its exit code; None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, minus the number of the signal that ended it; TimeoutExpired."""
+        """Return its exit code, negative for a signal; raise TimeoutExpired if it still runs."""
         with self._asking:
             if self.returncode is None:
                 self.returncode = self._told(timeout)
@@ -66,7 +66,7 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Nothing happens to one that has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -99,13 +99,13 @@ class ForkServer:
         atexit.register(self.close)
 
     def takes(self, env: Mapping[str, str]) -> bool:
-        """Whether an interpreter with that environment would be set up as this one is."""
+        """Return whether an interpreter with that environment would be set up as this one is."""
         return _settings(env) == self._settings
 
     def start(
         self, module: str, *words: str, env: Mapping[str, str], cwd: Path | None
     ) -> ForkedProcess:
-        """`python -m MODULE WORDS…`."""
+        """Start `python -m MODULE WORDS…`."""
         ends = [os.pipe(), os.pipe(), os.pipe(), os.pipe()]
         ours = [ends[0][1], *(read for read, _ in ends[1:])]
         theirs = [ends[0][0], *(write for _, write in ends[1:])]
@@ -121,13 +121,13 @@ class ForkServer:
         return ForkedProcess(ours[:3], ours[3])
 
     def close(self) -> None:
-        """It ends with the connection; its forks do not."""
+        """Close the connection, which ends the server but not its forks."""
         self.link.close()
         self._process.wait(START_WITHIN_S)
 
 
 def fork_server() -> ForkServer:
-    """The one of this process, started when it is first wanted."""
+    """Return the server of this process, started when it is first wanted."""
     with _STARTING_LOCK:
         return _FORK_SERVER()
 
@@ -218,7 +218,7 @@ def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
 
 
 def _exit_codes(children: dict[int, int]) -> None:
-    """The exit codes of those that have ended."""
+    """Write the exit codes of the children that have ended."""
     for pid in list(children):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -236,14 +236,14 @@ T = TypeVar("T")
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago, for programs that must be told their port."""
+    """Return a loopback port that was free a moment ago, for programs that need one."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Our environment with this run's import path, so that an uninstalled checkout works too."""
+    """Return our environment with this run's import path, so that a checkout works uninstalled."""
     path = os.pathsep.join(path for path in sys.path if path)
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(extra or {})}
 
@@ -286,19 +286,19 @@ class Process:
 
     @property
     def stdout(self) -> str:
-        """What it has printed so far."""
+        """Return what it has printed so far."""
         with self._changed:
             return "\n".join(self._lines["out"])
 
     @property
     def stderr(self) -> str:
-        """What it has complained about so far."""
+        """Return its standard error so far."""
         with self._changed:
             return "\n".join(self._lines["err"])
 
     @property
     def output(self) -> str:
-        """Both, for looking through a log wherever it went."""
+        """Return both outputs, for looking through a log wherever it went."""
         return f"{self.stdout}\n{self.stderr}"
 
     def _wait(self, find: Callable[[], T | None], wanted: str, timeout_s: float) -> T:
@@ -321,7 +321,7 @@ class Process:
         return "\n".join([*self._lines["out"][-40:], "--- stderr", *self._lines["err"][-40:]])
 
     def wait_for(self, pattern: str, *, timeout_s: float = 30) -> re.Match[str]:
-        """The first match of *pattern* in any line printed so far or within the time."""
+        """Return the first match of *pattern* in any line printed so far or within the time."""
         expression = re.compile(pattern)
 
         def find() -> re.Match[str] | None:
@@ -331,7 +331,7 @@ class Process:
         return self._wait(find, f"line like {pattern!r}", timeout_s)
 
     def next_line(self, *, timeout_s: float = 30) -> str:
-        """The next line of stdout that has not been taken yet."""
+        """Return the next line of stdout that has not been taken yet."""
 
         def find() -> str | None:
             lines = self._lines["out"]

@@ -51,7 +51,7 @@ class PageForm:
 
     @property
     def fields(self) -> list[tuple[str, str]]:
-        """Hidden fields, as name and value."""
+        """Return the hidden fields, as name and value."""
         return [(name, value) for kind, name, value in self.inputs if kind == "hidden"]
 
 
@@ -89,7 +89,7 @@ class _Forms(HTMLParser):
 
 
 def forms_of(page: str) -> list[PageForm]:
-    """Every form of an HTML page, in order."""
+    """Return every form of an HTML page, in order."""
     parser = _Forms()
     parser.feed(page)
     return parser.forms
@@ -128,7 +128,7 @@ class BrowserUser:
         raise AssertionError(f"{MAX_STEPS} steps did not lead back to {home}: {url}")
 
     def browser(self) -> AbstractContextManager[httpx2.Client]:
-        """A new one for each way to the issuer and back."""
+        """Return a new browser for each way to the issuer and back."""
         return httpx2.Client(timeout=10)
 
     def submit(self, browser: httpx2.Client, answer: httpx2.Response) -> httpx2.Response:
@@ -148,7 +148,7 @@ class BrowserUser:
         return browser.post(target, data=dict(data), headers={"Origin": origin})
 
     def _filled_in(self, form: PageForm) -> list[tuple[str, str]]:
-        """What the form holds, and one button: the one that names this person, else a yes."""
+        """Return the form's fields, and one button: this person's own, else a yes."""
         yes = [
             (name, value)
             for name, value, text in form.buttons
@@ -197,7 +197,7 @@ in_a_browser = [
 @contextmanager
 def chromium() -> Iterator["Browser"]:
     """
-    The browser, until the block ends.
+    Run the browser until the block ends.
 
     A click returns before the page that it leads to is there, and whatever looks at the page at
     once (`evaluate`, `inner_text`, `is_visible`) may see the old one, the new one or none: say
@@ -217,7 +217,7 @@ class NodeUnavailable(Exception):
 
 
 def environment() -> dict[str, str]:
-    """The environment of every Node process: ours, with this Node first on the path."""
+    """Return the environment of every Node process: ours, with this Node first on the path."""
     return {
         **os.environ,
         "PATH": f"{NODE.parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -229,7 +229,7 @@ def environment() -> dict[str, str]:
 
 
 def command(script: str, *arguments: str) -> list[str]:
-    """The command line that runs a script of `tests/node`, with its packages in place."""
+    """Return the command line that runs a script of `tests/node`, with its packages in place."""
     install()
     return [str(NODE), str(FOLDER / script), *arguments]
 
@@ -276,7 +276,7 @@ def clean_install() -> None:
 
 
 def main() -> int:
-    """`python -m tests.support.programs`: install now, so that no test has to wait for it."""
+    """Install now (`python -m tests.support.programs`), so that no test has to wait for it."""
     try:
         install()
         STAMP.touch()
@@ -315,12 +315,12 @@ class Said(NamedTuple):
 
     @property
     def result(self) -> Any:
-        """The server's result; only for runs that have one."""
+        """Return the server's result; only for runs that have one."""
         return json.loads(self.stdout)["result"]
 
     @property
     def error(self) -> Any:
-        """What the Inspector complained about."""
+        """Return the error that the Inspector reported."""
         return json.loads(self.stderr.splitlines()[-1])["error"]
 
 
@@ -331,7 +331,7 @@ class Program:
         self._process = Process(command("runs.mjs", str(FOLDER / script)), env=env)
 
     def run(self, *arguments: str, within_s: float) -> Said:
-        """One run with these arguments; AssertionError for one that has not ended in that time."""
+        """Run once with these arguments; assert that it ends in that time."""
         self._process.write_line(json.dumps(arguments))
         return Said(**json.loads(self._process.next_line(timeout_s=within_s)))
 
@@ -341,7 +341,7 @@ class Program:
 
 @contextmanager
 def loaded(script: str, env: Mapping[str, str]) -> Iterator[Program]:
-    """A script of `tests/node` for as many runs as the block wants, all in one environment."""
+    """Load a script of `tests/node` for any number of runs, all in one environment."""
     program = Program(script, env)
     try:
         yield program
@@ -360,7 +360,7 @@ class Inspector:
         self.program, self.url, self.bearer = program, url, bearer
 
     def ask(self, method: str, *arguments: str, era: str) -> Said:
-        """One method in one era: legacy, auto or modern."""
+        """Call one method in one era: legacy, auto or modern."""
         headers = [f"{name}: {value}" for name, value in self.bearer.items()]
         asked = [
             *("--cli", self.url, "--transport", "http", "--stored-auth-only", "--format", "json"),
@@ -370,11 +370,11 @@ class Inspector:
         return self.program.run(*asked, within_s=ANSWERS_WITHIN_S)
 
     def each(self, era: str, *requests: tuple[str, ...]) -> list[Said]:
-        """Several, one after the other."""
+        """Call several methods, one after another."""
         return [self.ask(*asked, era=era) for asked in requests]
 
     def results(self, era: str, *requests: tuple[str, ...]) -> list[Any]:
-        """Several that all have to succeed, without a word of complaint."""
+        """Call several methods that all must succeed, and write nothing to standard error."""
         said = self.each(era, *requests)
         assert [(each.code, each.stderr) for each in said] == [(0, "")] * len(requests)
         return [each.result for each in said]
@@ -382,7 +382,7 @@ class Inspector:
 
 @contextmanager
 def inspector(url: str, bearer: Mapping[str, str], home: Path) -> Iterator[Inspector]:
-    """The Inspector, with a folder of its own to remember things in."""
+    """Load the Inspector, with a folder of its own to store things in."""
     # Without a store of its own it looks for the desktop's, and tells its absence.
     own = {"HOME": str(home), "MCP_INSPECTOR_SECRET_STORE": "memory"}
     with loaded(INSPECTOR, environment() | own) as program:

@@ -39,7 +39,7 @@ class Balancer:
         self.client: httpx2.AsyncClient | None = None
 
     def headers(self, scope: Scope, upstream: str) -> list[tuple[bytes, bytes]]:
-        """The headers to send on, the body's length aside."""
+        """Return the headers to send on, the body's length aside."""
         return list(scope["headers"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +125,7 @@ class TokenProxy(Balancer):
         self.token = f"Bearer {token}".encode()
 
     def headers(self, scope: Scope, upstream: str) -> list[tuple[bytes, bytes]]:
-        """See `Balancer`."""
+        """Return the headers to send on, with this proxy's token and the mapped addresses."""
         kept = [(n, v) for n, v in scope["headers"] if n != b"authorization"]
         mapped = [(name, self._mapped(name, value, upstream.encode())) for name, value in kept]
         return [*mapped, (b"authorization", self.token)]
@@ -334,7 +334,7 @@ class CertificateAuthority:
         self.bundle.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def certify(self, host: str, *, hours: float = 1) -> tuple[str, str]:
-        """Paths of a certificate for *host* that is valid for so many hours, and of its key."""
+        """Create a certificate for *host*, valid for *hours*; return its path and its key's."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
         certificate = (

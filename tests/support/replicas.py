@@ -70,7 +70,7 @@ class ReplicaProcesses:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """All of them, for the time of a block."""
+        """Run all replicas during the block."""
         try:
             # All before any is waited for: most of a start is the interpreter's.
             self.servers += [self._begun(number) for number in range(len(self.ports))]
@@ -92,7 +92,7 @@ class ReplicaProcesses:
         self.servers[number].wait_for(READY_LINE)
 
     def token(self, **claims: Any) -> str:
-        """A token for the resource; the same person's unless *claims* say otherwise."""
+        """Return a token for the resource; the same person's unless *claims* say otherwise."""
         return self._forge.token(**claims)
 
     def _begun(self, number: int) -> Gatepost:
@@ -125,13 +125,13 @@ class BalancedReplicas(ReplicaProcesses):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Both replicas and the balancer, for the time of a block."""
+        """Run both replicas and the balancer during the block."""
         origins = [f"http://127.0.0.1:{port}" for port in self.ports]
         with super().running(), balanced(origins, self.port):
             yield
 
     def name(self) -> str:
-        """A name that no other test of these replicas uses."""
+        """Return a name that no other test of these replicas uses."""
         return f"n{next(self._names)}"
 
     def let_go(self, name: str) -> None:
@@ -139,7 +139,7 @@ class BalancedReplicas(ReplicaProcesses):
         (self.folder / f"go-{name}").touch()
 
     def marks(self, word: str) -> int:
-        """How often a tool has left this mark."""
+        """Count how often a tool has left this mark."""
         file = self.folder / "marks"
         return file.read_text().splitlines().count(word) if file.exists() else 0
 
@@ -189,7 +189,7 @@ class ReplicaClient:
         capabilities: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """A request of 2026-07-28; its result, or the error as an AssertionError."""
+        """Send a request of 2026-07-28 and return its result; assert that it is no error."""
         answer = await self._http.post(
             self.url(at),
             content=self.modern(method, params, capabilities),
@@ -200,7 +200,7 @@ class ReplicaClient:
         return document["result"]
 
     async def say(self, at: int | None = None) -> str:
-        """What the tool `pid` answers, as proof that a replica is there."""
+        """Return what the tool `pid` answers, as proof that a replica is there."""
         answer = await self.ask("tools/call", {"name": "pid", "arguments": {}}, at=at)
         return str(answer["content"][0]["text"])
 
@@ -210,7 +210,7 @@ class ReplicaClient:
         params: Mapping[str, Any] | None,
         capabilities: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """The body of a request of 2026-07-28."""
+        """Return the body of a request of 2026-07-28."""
         meta = {
             META + "protocolVersion": MODERN_REVISION,
             META + "clientCapabilities": capabilities or {},
@@ -222,7 +222,7 @@ class ReplicaClient:
 
     @staticmethod
     def mirrors(method: str, params: Mapping[str, Any] | None) -> dict[str, str]:
-        """The headers that repeat it."""
+        """Return the headers that mirror a request."""
         found = {"MCP-Protocol-Version": MODERN_REVISION, "Mcp-Method": method}
         for member in ("name", "uri", "taskId"):
             if params and member in params:
@@ -230,7 +230,7 @@ class ReplicaClient:
         return found
 
     async def open(self, version: str, at: int | None = None, **capabilities: Any) -> str:
-        """The id of a new session."""
+        """Open a new session and return its id."""
         params = {
             "protocolVersion": version,
             "capabilities": capabilities,
@@ -251,7 +251,7 @@ class ReplicaClient:
         at: int | None = None,
         identity: int | None = None,
     ) -> httpx2.Response:
-        """One request of a session."""
+        """Send one request of a session."""
         body = message(method, params, identity or next(self._ids))
         return await self._http.post(
             self.url(at), content=body, headers={"Mcp-Session-Id": session}
@@ -260,15 +260,15 @@ class ReplicaClient:
     async def send(
         self, body: bytes, headers: Mapping[str, str], *, at: int | None = None, url: str = ""
     ) -> httpx2.Response:
-        """Any POST, to the endpoint unless *url* says otherwise."""
+        """Send any POST, to the endpoint unless *url* says otherwise."""
         return await self._http.post(url or self.url(at), content=body, headers=dict(headers))
 
     async def get(self, headers: Mapping[str, str], *, at: int | None = None) -> httpx2.Response:
-        """A GET of the endpoint that is refused: a stream would be waited for to its end."""
+        """Send a GET that the endpoint refuses: a stream would be waited for to its end."""
         return await self._http.get(self.url(at), headers=dict(headers))
 
     async def post(self, session: str, body: Mapping[str, Any], *, at: int | None = None) -> int:
-        """A notification or a response of a session; the status of its answer."""
+        """Post a notification or a response of a session; return the status of the answer."""
         answer = await self._http.post(
             self.url(at), content=json.dumps(body).encode(), headers={"Mcp-Session-Id": session}
         )
@@ -288,7 +288,7 @@ class ReplicaClient:
         *,
         at: int | None = None,
     ) -> AsyncIterator["ReplicaStream"]:
-        """An event stream; leaving the block hangs up."""
+        """Yield an event stream; leaving the block hangs up."""
         async with self._http.stream(
             verb, self.url(at), content=body, headers=dict(headers or {})
         ) as answer:
@@ -304,11 +304,11 @@ class ReplicaStream:
         self.last_id = ""
 
     async def next(self) -> Event:
-        """The next message; an AssertionError when the stream ends or says nothing in time."""
+        """Return the next message; raise if the stream ends or no message comes in time."""
         return await asyncio.wait_for(self._next(), WITHIN_S)
 
     async def until(self, method: str) -> Event:
-        """The next message of that method; "" is a response."""
+        """Return the next message of that method; "" is a response."""
         while True:
             event = await self.next()
             if event.get("method", "") == method:

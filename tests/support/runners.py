@@ -142,7 +142,7 @@ class IdempotencyReplica:
         kind: Any = "idempotency",
         **caller: Any,
     ) -> Outcome:
-        """One call; bounded, since a test that hangs says nothing."""
+        """Make one call; bounded, since a test that hangs says nothing."""
         call = Call(
             caller=a_caller(**caller),
             name=tool,
@@ -342,7 +342,7 @@ class ApprovalReplica:
         depth: int = 0,
         **arguments: Any,
     ) -> Outcome:
-        """One call; bounded, since a test that hangs says nothing."""
+        """Make one call; bounded, since a test that hangs says nothing."""
         call = Call(
             caller=caller,
             name=tool,

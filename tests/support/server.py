@@ -159,7 +159,7 @@ class Server:
             await self.server.serve(sockets=[self.sock])
 
     def log(self) -> str:
-        """Everything the server has written so far."""
+        """Return everything the server has written so far."""
         return self.lines.getvalue().decode()
 
     @contextmanager
@@ -180,11 +180,11 @@ class Server:
             assert not thread.is_alive(), "the server did not stop in time"
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine returns that runs on the server's own loop."""
+        """Run a coroutine on the server's own loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(ANSWER_S)
 
     def tokens(self, issuer: str = "main", *, tenant: str = "") -> TokenFactory:
-        """Tokens of one issuer for the resource, or for the resource of one tenant."""
+        """Return the tokens of one issuer for the resource, or for the resource of one tenant."""
         return TokenFactory(
             self.idp.issuer(issuer), self.client.resource.replace("{tenant}", tenant)
         )
@@ -193,7 +193,7 @@ class Server:
         return self.tokens(issuer, tenant=tenant).token(**claims)
 
     def tenant_of(self, token: str) -> str | None:
-        """The tenant that the call of this token ran for; None: it was refused as invalid."""
+        """Return the tenant that the call of this token ran for; None if it was refused."""
         before = len(CALLS)
         answer = self.client.call(token)
         if answer.status == 401:
@@ -205,14 +205,14 @@ class Server:
 
     @contextmanager
     def nothing_runs(self) -> Iterator[None]:
-        """No tool runs inside the block."""
+        """Assert that no tool runs inside the block."""
         before = len(CALLS)
         yield
         assert len(CALLS) == before, "a tool ran"
 
 
 def issuer_settings(idp: Idp, name: str = "main", **settings: Any) -> Settings:
-    """An `[[issuers]]` table for an issuer that signs with the main key; claims name tenants."""
+    """Return an `[[issuers]]` table of an issuer that signs with the main key."""
     url = idp.issuer(name, [f.jwk(rsa_key())])
     return {"issuer": url, "tenant": ACME} | settings
 
@@ -220,7 +220,7 @@ def issuer_settings(idp: Idp, name: str = "main", **settings: Any) -> Settings:
 def configuration(
     port: int, issuers: list[Settings], path: str = "/mcp", **settings: Any
 ) -> Settings:
-    """A whole configuration for this machine."""
+    """Return a whole configuration for this machine."""
     usual = {
         "resource": f"http://127.0.0.1:{port}{path}",
         "mode": "development",
@@ -236,13 +236,13 @@ def configuration(
 
 
 def check_problems(issuers: list[Settings], path: str = "/mcp", **settings: Any) -> list[Problem]:
-    """What `gatepost check` finds in that configuration."""
+    """Return what `gatepost check` finds in that configuration."""
     config = msgspec.convert(configuration(8000, issuers, path, **settings), Config)
     return list(problems(config, load(config.tools, config.packs, config.network)))
 
 
 def check_errors(issuers: list[Settings], path: str = "/mcp", **settings: Any) -> list[str]:
-    """The ids of what keeps that configuration from being served."""
+    """Return the ids of the errors that keep that configuration from being served."""
     return [one.id for one in check_problems(issuers, path, **settings) if one.level == "error"]
 
 

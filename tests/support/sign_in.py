@@ -39,7 +39,7 @@ CLI = ("gatepost-cli", "cli-secret")
 
 
 def named_cases(rows: list[tuple[object, ...]]) -> list[object]:
-    """Rows of cases whose first column is their name."""
+    """Turn rows of cases into parameters whose first column is their name."""
     return [pytest.param(*row[1:], id=str(row[0])) for row in rows]
 
 
@@ -63,7 +63,7 @@ class CodeFlow:
         self.verifier = secrets.token_urlsafe(48)
 
     def path(self, endpoint: str) -> str:
-        """The path of the endpoint of that name."""
+        """Return the path of the endpoint of that name."""
         path = self.issuer.settings.path(endpoint)
         assert path is not None, f"there is no {endpoint} endpoint"
         return path
@@ -80,7 +80,7 @@ class CodeFlow:
         return answer.json()
 
     def request(self, **changes: str | None) -> dict[str, str]:
-        """An authorization request; a change to None leaves the parameter out."""
+        """Return an authorization request; a change to None leaves the parameter out."""
         values = {
             "response_type": "code",
             "client_id": self.client_id,
@@ -105,7 +105,7 @@ class CodeFlow:
         return await self.http.post(action[1], data=fields | pressed)
 
     async def sign_in(self, user: str = "alice", **changes: str | None) -> httpx2.Response:
-        """The consent page, through the sign-in page in a signed-out browser."""
+        """Return the consent page, through the sign-in page in a signed-out browser."""
         page = await self.authorize(**changes)
         if "/consent" in page.text:
             return page
@@ -152,7 +152,7 @@ class CodeFlow:
 
 
 def redirect_query(response: httpx2.Response) -> dict[str, str]:
-    """The query of the redirect, each parameter once."""
+    """Return the query of the redirect, each parameter once."""
     assert response.status_code in {302, 303}, response.text
     query = urlsplit(response.headers["location"]).query
     assert all(len(values) == 1 for values in parse_qs(query).values()), query
@@ -161,7 +161,7 @@ def redirect_query(response: httpx2.Response) -> dict[str, str]:
 
 @pytest.fixture
 def code_flow() -> CodeFlow:
-    """An issuer with no user signed in and no client registered."""
+    """Return an issuer with no user signed in and no client registered."""
     return CodeFlow()
 
 
@@ -204,7 +204,7 @@ class ProofKey:
         self.key = ECKey.generate_key("P-256")
 
     def proof(self, method: str, url: str, *, access_token: str | None = None) -> str:
-        """A proof for one request, with `ath` when it accompanies a token (section 4.2)."""
+        """Return a proof for one request, with `ath` when it accompanies a token (section 4.2)."""
         header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": self.key.as_dict(private=False)}
         claims: dict[str, Any] = {
             "htm": method,
@@ -228,7 +228,7 @@ class RunningOidcProvider:
     def machine_token(
         self, resource: str, scopes: Sequence[str] = (), *, proof_key: ProofKey | None = None
     ) -> str:
-        """An access token by client credentials; with a proof key it is bound to that key."""
+        """Return an access token by client credentials, bound to the proof key if given."""
         endpoint = f"{self.issuer}/token"
         headers = {"DPoP": proof_key.proof("POST", endpoint)} if proof_key else {}
         answer = httpx2.post(
@@ -322,7 +322,7 @@ class RecordedExchanges:
 
 
 def provider_for(url: str, wallet: Wallet, person: BrowserUser) -> OAuthClientProvider:
-    """The SDK's OAuth flow, with *person* at its browser."""
+    """Return the SDK's OAuth flow, with *person* at its browser."""
     back: list[str] = []
 
     async def open_browser(authorize: str) -> None:
@@ -352,7 +352,7 @@ def provider_for(url: str, wallet: Wallet, person: BrowserUser) -> OAuthClientPr
 async def sdk_client(
     url: str, auth: httpx2.Auth | None, mode: str, wire: RecordedExchanges
 ) -> AsyncIterator[Client]:
-    """A client that has settled its era with the server at *url*."""
+    """Yield a client that has settled its era with the server at *url*."""
     hooks = {"response": [wire.record]}
     async with (
         httpx2.AsyncClient(auth=auth, event_hooks=hooks, timeout=30) as http,

@@ -25,7 +25,7 @@ from tests.support.processes import Process, free_port
 
 
 def sqlite_url(folder: Path) -> str:
-    """A new SQLite file in that folder with our tables, which take longer to make than to copy."""
+    """Copy a new SQLite file with our tables into that folder: to copy is faster than to make."""
     (folder / "records.db").write_bytes(_sqlite_file())
     return f"sqlite:///{folder}/records.db"
 
@@ -92,7 +92,7 @@ class StoreProcess:
     @classmethod
     @contextlib.contextmanager
     def running(cls, *arguments: Any, **options: Any) -> Iterator[Self]:
-        """A store for the time of a block; nothing of it is left behind."""
+        """Run a store during the block; leave nothing of it behind."""
         store = cls(*arguments, **options)
         try:
             store.start()
@@ -210,11 +210,11 @@ class Postgres(StoreProcess):
         self.sql("; ".join([_DISCONNECT, *deletions, _DISCONNECTED]), database)
 
     def url(self, database: str) -> str:
-        """Where a database is."""
+        """Return the URL of a database."""
         return f"postgresql://{POSTGRES_USER}:{POSTGRES_PASSWORD}@127.0.0.1:{self.port}/{database}"
 
     def sql(self, statement: str, database: str = "postgres") -> str:
-        """What `psql` prints for a statement."""
+        """Return what `psql` prints for a statement."""
         command = [str(self._programs / "psql"), "-XqtA", "-v", "ON_ERROR_STOP=1"]
         done = subprocess.run(
             [*command, "-d", self.url(database), "-c", statement],
@@ -227,7 +227,7 @@ class Postgres(StoreProcess):
         return done.stdout.strip()
 
     def run(self, program: str, *arguments: str) -> str:
-        """What one of its other programs prints (`pg_dump`, `pg_restore`)."""
+        """Return what another of its programs prints (`pg_dump`, `pg_restore`)."""
         command = [str(self._programs / program), *arguments]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
@@ -262,13 +262,13 @@ _QUIET = {"LC_ALL": "C", "PATH": os.environ.get("PATH", "")}
 
 
 def _memory() -> str | None:
-    """Where files are in memory: a database is made in a fifth of the time. None: nowhere."""
+    """Return a folder in memory, where a database is made five times as fast; None without one."""
     room = shutil.disk_usage(MEMORY).free if Path(MEMORY).is_dir() else 0
     return MEMORY if room >= MEMORY_BYTES else None
 
 
 def _installed() -> Path:
-    """Where the package lies, found without importing it: its code opens every folder above."""
+    """Return the package's folder without importing it: its code opens every folder above."""
     found = find_spec(PACKAGE)
     assert found is not None
     assert found.origin is not None
@@ -276,7 +276,7 @@ def _installed() -> Path:
 
 
 def _copied(folder: Path) -> Path:
-    """The programs again, below *folder*, with the libraries they look for beside the package."""
+    """Copy the programs below *folder*, with the libraries they look for beside the package."""
     source = _installed()
     for part in (f"{PACKAGE}/{VERSION_FOLDER}", f"{PACKAGE}.libs"):
         if (source / part).exists():
@@ -319,13 +319,13 @@ server_check_query = select 1
         return Process([program, str(config)], env=_QUIET, user=user)
 
     def url(self, database: str) -> str:
-        """Where the database of a URL is behind it."""
+        """Return the URL of a database behind the pooler."""
         url = database.replace(f":{self._postgres.port}/", f":{self.port}/")
         return f"{url}?pool_mode=transaction"
 
 
 def pgbouncer_program() -> str | None:
-    """Where PgBouncer is, if it is installed."""
+    """Return where PgBouncer is, if it is installed."""
     places = (os.environ.get("PATH", ""), "/usr/sbin")  # Debian's users have no /usr/sbin
     return shutil.which("pgbouncer", path=os.pathsep.join(places))
 
@@ -335,7 +335,7 @@ POOLER = pytest.param("pgbouncer", marks=pytest.mark.slow)
 
 
 def a_sql_url(request: pytest.FixtureRequest, folder: Path) -> str:
-    """Where a fixture keeps records whose parameter is sqlite, postgresql or `POOLER`."""
+    """Return the database URL of a fixture with the parameter sqlite, postgresql or `POOLER`."""
     if request.param == "sqlite":
         return sqlite_url(folder)
     url: str = request.getfixturevalue("emptied_postgres")

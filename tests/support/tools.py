@@ -93,7 +93,7 @@ async def hold(ctx: CallContext, name: str) -> str:
 
 @pack.resource("note://{name}")
 async def note(ctx: CallContext, name: str) -> str:
-    """A note."""
+    """Return a note."""
     return name
 
 
@@ -307,11 +307,11 @@ class MemorySource:
         self._at_hand.clear()
 
     def at_hand(self, caller: TenantContext) -> TenantOffers | None:
-        """See `OfferSource`."""
+        """Return a tenant's offers if they are loaded, like `OfferSource`."""
         return self._at_hand.get(caller.tenant_id)
 
     async def load(self, caller: TenantContext) -> TenantOffers:
-        """See `OfferSource`."""
+        """Load a tenant's offers, like `OfferSource`."""
         if self.down:
             raise StoreUnavailable("the store is down")
         tenant = caller.tenant_id
@@ -341,7 +341,7 @@ class ToolUpstream:
         invoke: Callable[[CallContext, Any], Any] | None = None,
         **changes: Any,
     ) -> Tool:
-        """A tool that notes its calls, and changes things unless told otherwise."""
+        """Add a tool that notes its calls, and changes things unless told otherwise."""
 
         async def answer(ctx: CallContext, arguments: Any) -> Outcome:
             self.calls.append((ctx.caller.tenant_id, arguments))
@@ -360,7 +360,7 @@ class ToolUpstream:
         return Origin(server_id=self.server_id, server=self.name, key=key, digest=digest)
 
     def others(self) -> tuple[Offer, ...]:
-        """What was added to its pack beside tools; completers and listers stay as they are."""
+        """Return its offers beside tools; completers and listers stay as they are."""
         kept = (self.pack.documents, self.pack.templates, self.pack.prompts)
         return tuple(self._own(one) for kind in kept for one in kind.values())
 

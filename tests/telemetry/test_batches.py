@@ -113,7 +113,7 @@ async def test_a_stop_counts_the_last_batch() -> None:
 async def counting_log(
     metrics: SharedMetrics, write: Callable[[bytes], object], *, enabled: bool = True
 ) -> AsyncIterator[AccessLog]:
-    """An access log whose rows are counted by route."""
+    """Open an access log whose rows are counted by route."""
     counts = RequestMetrics(
         started_meter(metrics), lambda path: "mcp" if path == "/mcp" else "other"
     )

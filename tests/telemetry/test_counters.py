@@ -230,7 +230,7 @@ LIMITED_SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def limited_server() -> Iterator[Server]:
-    """A server with low limits and a tool that needs approval."""
+    """Yield a server with low limits and a tool that needs approval."""
     with Idp() as idp, running_server(idp, [issuer_settings(idp)], **LIMITED_SETTINGS) as server:
         yield server
 

@@ -152,10 +152,9 @@ class Workers(NamedTuple):
 
     def page(self, calls: int) -> MetricsPage:
         """
-        The first that tells of so many calls.
+        Return the first page that counts that number of calls.
 
-        One worker that the machine holds up tells a moment later, and the other's page may be one
-        of a moment ago.
+        A delayed worker reports a moment later, and the page of the other one may be a moment old.
         """
         pages: list[MetricsPage] = []
 

@@ -42,7 +42,7 @@ class MeasuredServer:
         self.post, self.port, self.made = post, port, 0
 
     def open_files(self) -> int:
-        """How many its process has."""
+        """Return how many open files the process has."""
         return len(os.listdir(f"/proc/{self.post.process.process.pid}/fd"))
 
 

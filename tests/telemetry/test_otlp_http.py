@@ -62,7 +62,7 @@ class Collector:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Nothing."""
+                """Discard the message."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), CollectorHandler)
         if certificate is not None:
@@ -93,7 +93,7 @@ class Collector:
         return f"http://127.0.0.1:{self.port}"
 
     def span(self, name: str, **attribute: str) -> Any:
-        """The newest span of that name since then, with these attributes (`__` for dots)."""
+        """Return the newest span of that name since then, with these attributes (`__` for dots)."""
         exactly = {key.replace("__", "."): value for key, value in attribute.items()}
 
         def matching_spans() -> list[Any]:
@@ -146,7 +146,7 @@ def running_exporter(
     tls: ssl.SSLContext | None = None,
     proxy: str = "",
 ) -> Iterator[OtlpExporter]:
-    """An exporter of spans, closed at the end."""
+    """Run an exporter of spans and close it at the end."""
     settings = TelemetrySettings(otlp_endpoint=url, logs=False)
     tls = tls or ssl.create_default_context()
     exporter = OtlpExporter(settings, headers, version="1", tls=tls, proxy=proxy)
@@ -165,7 +165,7 @@ def send(exporter: OtlpExporter) -> None:
 
 @contextmanager
 def tunnel(port: int) -> Iterator[ConnectProxy]:
-    """A proxy that leads to that port."""
+    """Run a proxy that leads to that port."""
     with ConnectProxy(port) as proxy:
         thread = threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
         thread.start()

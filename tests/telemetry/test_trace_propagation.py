@@ -45,7 +45,7 @@ CLIENT_CAPABILITIES = {"io.modelcontextprotocol/clientCapabilities": {"elicitati
 
 @contextlib.contextmanager
 def trace_server() -> Iterator[tuple[str, list[str | None]]]:
-    """A server that answers 200: its origin, and the `traceparent` of each request."""
+    """Run a server that answers 200; yield its origin, and the `traceparent` of each request."""
     received: list[str | None] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

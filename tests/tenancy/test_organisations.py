@@ -21,21 +21,21 @@ OPEN_TENANCY = {"create_on_first_use": True}
 
 
 def hashed_tenant(issuer: str, value: str) -> str:
-    """The tenant id of a value outside the grammar, as the design page defines it."""
+    """Return the tenant id of a value outside the grammar, as the design page defines it."""
     digest = hashlib.sha256(issuer.encode() + b"\0" + value.encode()).digest()
     return "t-" + base64.b32encode(digest).decode().lower()[:26]
 
 
 @pytest.fixture(scope="module")
 def open_server(idp: Idp) -> Iterator[Server]:
-    """One issuer whose tokens may bring any tenant."""
+    """Yield a server with one issuer, whose tokens may name any tenant."""
     with running_server(idp, [issuer_settings(idp)], tenancy=OPEN_TENANCY) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def closed_server(idp: Idp) -> Iterator[Server]:
-    """One issuer whose table names the only tenants there are."""
+    """Yield a server with one issuer, whose table names all tenants."""
     table = {"acme": "acme", "org_AbC": "globex", "ACME": "shouting"}
     with running_server(idp, [issuer_settings(idp, tenants=table)], tenancy=OPEN_TENANCY) as server:
         yield server
@@ -131,7 +131,7 @@ def test_a_mapped_name_is_not_mapped_again(idp: Idp) -> None:
 
 @pytest.fixture(scope="module")
 def two_issuers(idp: Idp) -> Iterator[Server]:
-    """A names acme and shared; B names globex and shared, and spells its acme as another."""
+    """Yield a server with two issuers that share a tenant; both have an `acme`, which differ."""
     issuers = [
         issuer_settings(idp, "a", tenants={"acme": "acme", "both": "shared"}),
         issuer_settings(

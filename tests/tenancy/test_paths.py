@@ -39,7 +39,7 @@ def path(tenant: str) -> str:
 
 
 def metadata_paths(tenant: str) -> list[str]:
-    """Below the resource, and where RFC 9728 section 3.1 inserts the well-known part."""
+    """Return the paths below the resource and with the prefix of RFC 9728 section 3.1."""
     return [f"{path(tenant)}{WELL_KNOWN}", f"{WELL_KNOWN}{path(tenant)}"]
 
 

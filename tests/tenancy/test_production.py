@@ -28,7 +28,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 @pytest.fixture(scope="module")
 def idp(authority: CertificateAuthority) -> Iterator[Idp]:
-    """The issuer https://id.company.test, whose certificate the company signed."""
+    """Yield the issuer https://id.company.test, whose certificate the company signed."""
     certificate, key = authority.certify(ID)
     with Idp(f"https://{ID}", ssl_certfile=certificate, ssl_keyfile=key) as idp:
         idp.issuer("main", [f.jwk(rsa_key())])
@@ -49,7 +49,7 @@ class Production:
         self.token = TokenFactory(idp.issuer("main"), client.resource).token()
 
     def answers(self, *fields: tuple[str, str]) -> list[RawAnswer]:
-        """A call, a bare request and the metadata document, with these extra fields."""
+        """Return the answers to a call, a bare request and the metadata with these extra fields."""
         return [
             self.client.call(self.token, "whoami", fields=fields),
             self.client.call(None, fields=fields),
@@ -78,7 +78,7 @@ def settings(
 def serving(
     folder: Path, tree: dict[str, Any], idp: Idp, tls: ssl.SSLContext | None = None
 ) -> Iterator[Production]:
-    """`gatepost serve` with these settings."""
+    """Run `gatepost serve` with these settings."""
     create(folder / "keyring.json")
     write(folder, tree)
     with running("serve", cwd=folder) as process:
@@ -97,7 +97,7 @@ def tls_server(
     outbound_proxy: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Production]:
-    """TLS served by ourselves."""
+    """Yield a server that speaks TLS itself."""
     certificate, key = authority.certify(HOST)
     listen = {"tls_certificate": certificate, "tls_key": key}
     tree = settings(free_port(), authority, idp, outbound_proxy, **listen)
@@ -113,7 +113,7 @@ def server_behind_proxy(
     outbound_proxy: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Production]:
-    """Behind a proxy on this machine that ends TLS."""
+    """Yield a server behind a proxy on this machine that ends TLS."""
     tree = settings(free_port(), authority, idp, outbound_proxy, trusted_proxies=["127.0.0.1/32"])
     with serving(tmp_path_factory.mktemp("behind"), tree, idp) as server:
         yield server

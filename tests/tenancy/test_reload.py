@@ -32,7 +32,7 @@ def server(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 def listed_issuers(server: ServerProcess) -> list[str]:
-    """The issuers in the metadata document."""
+    """Return the issuers in the metadata document."""
     document = json.loads(server.client.send("GET", f"{server.client.path}{WELL_KNOWN}").body)
     servers: list[str] = document["authorization_servers"]
     return servers

@@ -26,7 +26,7 @@ TABLE = {"acme": "acme", "globex": "globex"}
 
 @pytest.fixture(scope="module")
 def server(idp: Idp) -> Iterator[Server]:
-    """Issuer main has rules; plain has none; grouped reads groups."""
+    """Yield a server: issuer main has rules, plain has none, and grouped reads groups."""
     grouped = {"approver": {"claim": "groups", "value": "g-approvers"}}
     issuers = [
         issuer_settings(idp, tenants=TABLE, roles=RULES),

@@ -12,7 +12,7 @@ from tests.support.server import SAMPLE_TOOLS, issuer_settings
 
 
 def keyring(folder: Path, *arguments: str) -> str:
-    """What `gatepost keyring ARGUMENTS` prints."""
+    """Return what `gatepost keyring ARGUMENTS` prints."""
     process = run("keyring", *arguments, cwd=folder)
     try:
         assert process.process.wait(20) == 0, process.output

@@ -42,49 +42,49 @@ NEEDED_SCOPES: dict[str, frozenset[str]] = {
 
 @pack.tool(name="open")
 async def no_scope(ctx: CallContext) -> str:
-    """Needs no scope."""
+    """Record a call that needs no scope."""
     CALLS.append(ctx.caller)
     return "done"
 
 
 @pack.tool(scopes={"a"})
 async def needs_a(ctx: CallContext) -> str:
-    """Needs a."""
+    """Record a call that needs scope a."""
     CALLS.append(ctx.caller)
     return "done"
 
 
 @pack.tool(scopes={"b"})
 async def needs_b(ctx: CallContext, count: int = 1) -> str:
-    """Needs b, and has an argument that can be wrong."""
+    """Record a call that needs scope b, with an argument that can be invalid."""
     CALLS.append(ctx.caller)
     return "done"
 
 
 @pack.tool(scopes={"c"})
 async def needs_c(ctx: CallContext) -> str:
-    """Needs c."""
+    """Record a call that needs scope c."""
     CALLS.append(ctx.caller)
     return "done"
 
 
 @pack.tool(scopes={"a", "b"})
 async def needs_ab(ctx: CallContext) -> str:
-    """Needs a and b."""
+    """Record a call that needs the scopes a and b."""
     CALLS.append(ctx.caller)
     return "done"
 
 
 @pack.tool(scopes={"a", "b", "c"}, acr_values=("phr",))
 async def needs_abc(ctx: CallContext) -> str:
-    """Needs everything, and a strong sign-in."""
+    """Record a call that needs all scopes and a strong sign-in."""
     CALLS.append(ctx.caller)
     return "done"
 
 
 @pytest.fixture(scope="module")
 def server_with_scopes(idp: Idp) -> Iterator[Open]:
-    """A server for each set of obtainable scopes, started when first asked for."""
+    """Yield a function that starts one server for each set of obtainable scopes."""
     running: dict[frozenset[str] | None, Server] = {}
     with ExitStack() as stack:
 
@@ -158,7 +158,7 @@ def test_a_hidden_tool_is_unknown_for_any_arguments(
 
 @pytest.fixture(scope="module")
 def server(idp: Idp) -> Iterator[Server]:
-    """A baseline, an implication, and everything that tools need may be obtained."""
+    """Yield a server with a baseline and an implication, where all tools' scopes are obtainable."""
     scopes = {"baseline": ["mcp:use"], "implied": {"files:write": ["files:read"]}}
     with running_server(
         idp, [issuer_settings(idp, tenants={"acme": "acme"})], scopes=scopes

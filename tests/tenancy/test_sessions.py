@@ -30,7 +30,7 @@ TABLE = {"acme": "acme", "globex": "globex", "both": "shared"}
 
 @pytest.fixture(scope="module")
 def server(idp: Idp) -> Iterator[Server]:
-    """Two issuers that share one tenant."""
+    """Yield a server with two issuers that share one tenant."""
     issuers = [
         issuer_settings(idp, tenants=TABLE),
         issuer_settings(idp, "twin", tenants={"both": "shared"}),
@@ -116,7 +116,7 @@ def shorten_grace(services: Services) -> None:
 
 @pytest.fixture(scope="module")
 def server_with_short_grace(idp: Idp) -> Iterator[Server]:
-    """Calls may outlive their token by a second instead of the usual time, and nothing is late."""
+    """Yield a server whose calls may outlive their token by a second, and not by the usual time."""
     issuer_table = issuer_settings(idp, tenants=TABLE, leeway_s=0)
     with running_server(idp, [issuer_table], prepare=shorten_grace) as server:
         yield server
@@ -206,7 +206,7 @@ async def never(ctx: CallContext) -> str:
 
 
 def strings_held_by(root: object) -> Iterator[str | bytes]:
-    """Every text that can be reached from *root* through objects of ours."""
+    """Yield every text that can be reached from *root* through objects of the project."""
     seen: set[int] = set()
     waiting: list[object] = [root]
     while waiting:

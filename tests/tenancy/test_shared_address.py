@@ -26,7 +26,7 @@ def local_server(idp: Idp) -> Iterator[Server]:
 
 
 def status(server: Server, token: str) -> int:
-    """How a call of that token is answered, on a connection of its own."""
+    """Return the status of a call with that token, on a connection of its own."""
     answer: RawAnswer = server.client.call(token, "whoami")
     assert answer.status != 429 or answer.field("retry-after")
     return answer.status

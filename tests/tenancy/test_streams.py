@@ -32,7 +32,7 @@ class Stream:
         assert self.next()["method"] == "notifications/subscriptions/acknowledged"
 
     def next(self) -> Any:
-        """The next message; None at the end. Bounded by the connection's timeout."""
+        """Return the next message within the connection's timeout, or None at the end."""
         while line := self._answer.readline():
             if line.startswith(b"data: "):
                 return json.loads(line[6:])
@@ -57,7 +57,7 @@ def answering(
 
 @contextlib.contextmanager
 def listening(client: ResourceClient, token: str) -> Iterator[Stream]:
-    """A stream of the token's caller."""
+    """Open a stream of the token's caller."""
     with answering(client, token, modern_request("subscriptions/listen", TOOLS_FILTER)) as answer:
         yield Stream(answer)
 
@@ -72,14 +72,14 @@ def issuers(idp: Idp) -> list[Any]:
 
 @pytest.fixture
 def server(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
-    """One process."""
+    """Yield a server of one process."""
     with server_process(idp, tmp_path, issuers(idp)) as server:
         yield server
 
 
 @pytest.fixture
 def two_workers(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
-    """Two workers."""
+    """Yield a server of two workers."""
     create(tmp_path / "keyring.json")
     storage = {"database": "sqlite:///gatepost.db", "shared": valkey}
     ring = {"ring": "file:keyring.json"}
@@ -91,7 +91,7 @@ def two_workers(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess
 
 @contextlib.contextmanager
 def on_both(workers: ServerProcess, token: str) -> Iterator[list[Stream]]:
-    """A stream at each of the two workers."""
+    """Open a stream at each of the two workers."""
     with contextlib.ExitStack() as stack:
         opened_streams: dict[str, Stream] = {}
         for _ in range(ATTEMPTS):

@@ -22,7 +22,7 @@ AUDIENCE = "api://gatepost"
 
 
 def entra(idp: Idp, **settings: Any) -> dict[str, Any]:
-    """A multi-tenant application: any organisation's issuer fits, two are customers."""
+    """Return a multi-tenant application that fits any organisation and has two customers."""
     for tid in (FIRST_TENANT, UNKNOWN_TENANT):
         idp.issuer(f"{tid}/v2.0", [f.jwk(rsa_key())])
     idp.issuer(f"{SECOND_TENANT}/v2.0", [f.jwk(rsa_key("other"))])
@@ -42,7 +42,7 @@ def server(idp: Idp) -> Iterator[Server]:
 
 
 def token(server: Server, org: str = FIRST_TENANT, **claims: Any) -> str:
-    """An access token as Entra's v2 endpoint makes it for an organisation."""
+    """Return an access token as Entra's v2 endpoint makes it for an organisation."""
     usual = {
         "iss": server.idp.issuer(f"{org}/v2.0"),
         "aud": AUDIENCE,
@@ -133,7 +133,7 @@ REALMS = "/t/{tenant}/mcp"
 
 
 def realms(idp: Idp, **settings: Any) -> dict[str, Any]:
-    """A provider with a realm for each organisation and plain RFC 9068 tokens."""
+    """Return a provider with a realm for each organisation and plain RFC 9068 tokens."""
     for name, key in (("acme", "main"), ("globex", "other"), ("Acme", "main"), ("north", "main")):
         idp.issuer(f"realms/{name}", [f.jwk(rsa_key(key))])
     template = {"issuer": f"{idp.base}/realms/{{realm}}", "tenant": {"issuer": True}}
@@ -142,7 +142,7 @@ def realms(idp: Idp, **settings: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def open_realm_server(idp: Idp) -> Iterator[Server]:
-    """Realms are tenants as they come."""
+    """Yield a server where the name of a realm is the tenant."""
     with running_server(
         idp, [realms(idp)], REALMS, tenancy={"create_on_first_use": True}
     ) as server:
@@ -151,7 +151,7 @@ def open_realm_server(idp: Idp) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def two_realm_server(idp: Idp) -> Iterator[Server]:
-    """Two realms are tenants; one is spelt so that it needs the table."""
+    """Yield a server where two realms are tenants; the spelling of one needs the table."""
     with running_server(
         idp, [realms(idp, tenants={"Acme": "acme", "north": "north"})], REALMS
     ) as server:

@@ -24,7 +24,7 @@ ATTEMPTS = 400
 
 @pytest.fixture
 def server(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
-    """Two workers with a key ring file, one database and one Valkey."""
+    """Yield two workers with a key ring file, one database and one Valkey."""
     create(tmp_path / "keyring.json")
     idp.hits.clear()
     issuers = [
@@ -40,7 +40,7 @@ def server(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
 
 
 def until_both_answered(server: ServerProcess, token: str) -> set[int]:
-    """The processes, once two have answered this token."""
+    """Return the ids of two processes that have answered this token."""
     pids: set[int] = set()
     for _ in range(ATTEMPTS):
         pids.add(server.pid(token))
@@ -124,7 +124,7 @@ def test_a_reload_reaches_every_worker_and_later_ones(server: ServerProcess, idp
 
 
 def assert_refused(server: ServerProcess, token: str) -> None:
-    """However often it is tried, no process accepts it."""
+    """Assert that no process accepts the token in many attempts."""
     assert {server.status(token) for _ in range(40)} == {401}
 
 

@@ -63,7 +63,7 @@ async def survey(ctx: CallContext) -> Image:
 
 @pack.resource("office://{city}")
 async def office(ctx: CallContext, city: str) -> str | None:
-    """An office."""
+    """Return an office."""
     return f"{city} of {ctx.caller.tenant_id}" if city != "none" else None
 
 
@@ -75,7 +75,7 @@ async def cities(ctx: CallContext, value: str, given: Mapping[str, str]) -> list
 
 @pack.resource("office://all")
 async def offices(ctx: CallContext) -> bytes:
-    """All offices."""
+    """Return all offices."""
     return b"\xff"
 
 

@@ -13,12 +13,12 @@ ACME = a_caller()
 
 
 def page(upstream: ToolUpstream, uri: str = "ui://clock/page.html") -> Offer:
-    """A resource of an upstream."""
+    """Return a resource of an upstream."""
     pack = Pack("pages")
 
     @pack.resource(uri)
     async def shown(ctx: CallContext) -> str:
-        """A page."""
+        """Return a page."""
         return "<html>"
 
     (offer,) = pack.offers
@@ -26,7 +26,7 @@ def page(upstream: ToolUpstream, uri: str = "ui://clock/page.html") -> Offer:
 
 
 async def called_tool(name: str, *offers: Offer, agents: dict[str, Agent] | None = None) -> str:
-    """The tool that a call of acme's means."""
+    """Return the tool that a call of acme's caller finds."""
     pack = Pack("office")
 
     @pack.tool

@@ -16,7 +16,7 @@ async def outlast_limit() -> None:
 
 
 async def run(tool_waits_after: bool, *, allowed_s: float = 60, is_held: bool = True) -> str:
-    """A tool that asks its client, is answered late, and then maybe works for too long."""
+    """Run a tool that asks its client, is answered late, and then may work for too long."""
     patient: list[ToolDeadline[str]] = []
 
     async def work() -> str:

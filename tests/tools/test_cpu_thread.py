@@ -22,14 +22,14 @@ BOB = a_caller(tenant_id="globex", subject="bob")
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What the running job waits for; opened at the end, so that the thread is free again."""
+    """Yield the event that the running work waits for; set it at the end to free the thread."""
     event = threading.Event()
     yield event
     event.set()
 
 
 async def _started(gate: threading.Event) -> asyncio.Task[bool]:
-    """A job of a third tenant that keeps the thread until the gate opens."""
+    """Start work of a third tenant that occupies the thread until the gate opens."""
     begun = threading.Event()
 
     def keep() -> bool:

@@ -48,7 +48,7 @@ def subject(ctx: CallContext) -> str:
 
 
 def shop(database: ShopDatabase) -> Pack:
-    """A pack with dependencies of every kind."""
+    """Return a pack with dependencies of every kind."""
     pack = Pack("shop")
 
     @pack.lifespan
@@ -87,7 +87,7 @@ def shop(database: ShopDatabase) -> Pack:
 
     @pack.resource("shop://{item}")
     def stock(ctx: CallContext, item: str, seven: Annotated[int, Depends(nothing)]) -> str:
-        """The stock."""
+        """Return the stock."""
         return f"{seven} {item}"
 
     @pack.prompt
@@ -197,7 +197,7 @@ DATABASE = Depends(lambda: 1)
 
 
 async def with_default(ctx: CallContext, db: Any = DATABASE) -> str:
-    """A dependency where a caller could reach it."""
+    """Return a dependency where a caller could pass a value for it."""
     return str(db)
 
 
@@ -218,7 +218,7 @@ class SupportTeam:
         return f"{self.name} is closed."
 
     def helper(self, ctx: CallContext) -> str:
-        """Not marked, so no tool."""
+        """Return the name; without a mark, this is no tool."""
         return self.name
 
 
@@ -337,7 +337,7 @@ def test_a_tool_without_dependencies_has_no_wrapper() -> None:
 
     @pack.tool
     async def plain(ctx: CallContext) -> str:
-        """Plain."""
+        """Return nothing."""
         return ""
 
     closure = pack.tools["plain"].invoke.__closure__

@@ -39,7 +39,7 @@ def library() -> fastmcp.FastMCP[Any]:
 
     @server.tool
     def cover() -> Image:
-        """A cover."""
+        """Return a cover."""
         return Image(data=PIXEL, format="png")
 
     @server.tool
@@ -73,12 +73,12 @@ def library() -> fastmcp.FastMCP[Any]:
 def _add_documents(server: fastmcp.FastMCP[Any]) -> None:
     @server.resource("library://rules", mime_type="text/markdown")
     def rules() -> str:
-        """The rules."""
+        """Return the rules."""
         return "# Quiet"
 
     @server.resource("library://shelves/{place*}")
     def place(place: str) -> str:
-        """A place."""
+        """Return a place."""
         if place == "a/none":
             raise fastmcp.exceptions.NotFoundError("no such place")
         return f"at {place}"
@@ -274,7 +274,7 @@ def test_an_ambiguous_template_of_a_fastmcp_server_is_refused() -> None:
 
     @two.resource("files://{a}{b}")
     def both(a: str, b: str) -> str:
-        """Both."""
+        """Return both."""
         return a + b
 
     with pytest.raises(ValueError, match="two variables touch"):

@@ -191,7 +191,7 @@ async def goes_on(stopped: list[str], times: int) -> str:
     return "done"
 
 
-class Impatient(ToolDeadline[str]):
+class ShortDeadline(ToolDeadline[str]):
     """Leaves work unfinished that goes on for a moment after it was cancelled."""
 
     abandon_s = 0.01
@@ -205,14 +205,14 @@ class Impatient(ToolDeadline[str]):
 async def test_work_that_ignores_its_end_is_abandoned(times: int, remaining_count: int) -> None:
     """It is cancelled again after a while and then left; the awaiting task stays usable."""
     stopped: list[str] = []
-    before = Impatient.left
+    before = ShortDeadline.left
 
     if remaining_count:
         with pytest.raises(DeadlinePassed):
-            await Impatient(0.01, 60, goes_on(stopped, times))
+            await ShortDeadline(0.01, 60, goes_on(stopped, times))
     else:
-        assert await Impatient(0.01, 60, goes_on(stopped, times)) == "done"
+        assert await ShortDeadline(0.01, 60, goes_on(stopped, times)) == "done"
 
-    assert Impatient.left - before == remaining_count
+    assert ShortDeadline.left - before == remaining_count
     assert stopped[:2] == ["CancelledError"] * min(times, 2)
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]

@@ -95,7 +95,7 @@ CONTENT_CASES = [
 
 
 def pack_returning(hint: Any, value: Any) -> Pack:
-    """A pack whose one tool returns that value."""
+    """Return a pack whose only tool returns that value."""
     pack = Pack("charts")
 
     def draw(ctx: CallContext) -> Any:
@@ -164,12 +164,12 @@ async def test_resources_and_prompts_take_the_same_values() -> None:
 
     @pack.resource("logo://own")
     def logo(ctx: CallContext) -> Image:
-        """The logo."""
+        """Return the logo."""
         return Image(JPEG)
 
     @pack.resource("terms://own")
     def conditions(ctx: CallContext) -> File:
-        """The conditions."""
+        """Return the conditions."""
         return File("Pay.", "terms.md")
 
     client = EndpointClient(pack.offers)

@@ -284,7 +284,7 @@ async def test_a_failing_lister_does_not_hide_other_resources() -> None:
 
     @good.list
     async def entries(ctx: CallContext) -> list[ListedResource]:
-        """One."""
+        """List one resource."""
         return [ListedResource(variables={"x": "1"})]
 
     add_failing_listers(pack)

@@ -21,14 +21,14 @@ async def save(ctx: CallContext{more}) -> str:
 
 
 def loaded_toolbox(folder: Path, text: str) -> Toolbox:
-    """The toolbox with one author's file."""
+    """Return the toolbox with one author's file."""
     file = folder / "author.py"
     file.write_text(PACK_SOURCE + text)
     return load(ToolsSettings(load=(str(file),)))
 
 
 def refusal(folder: Path, text: str) -> str:
-    """Why the file does not load; all of it stays out."""
+    """Return why the file does not load; assert that none of its offers is there."""
     toolbox = loaded_toolbox(folder, text)
     (problem,) = toolbox.problems
     assert problem.id == "config.E011"

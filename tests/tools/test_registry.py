@@ -59,7 +59,7 @@ METHODS_BY_KIND = {
 
 
 def offers_needing(*needed: frozenset[str]) -> list[Offer]:
-    """One of each kind for every set of scopes; the template lists one resource of its own."""
+    """Return one offer of each kind for every set of scopes; the template lists one resource."""
     pack = Pack("many")
 
     def add(number: int, scopes: frozenset[str]) -> None:
@@ -85,7 +85,7 @@ def offers_needing(*needed: frozenset[str]) -> list[Offer]:
 
         @template.list
         async def entries(ctx: CallContext) -> list[ListedResource]:
-            """One."""
+            """List one resource."""
             return [ListedResource(variables={"x": "x"})]
 
     for number, scopes in enumerate(needed):

@@ -23,7 +23,7 @@ ACME, GLOBEX = a_caller(), a_caller(tenant_id="globex")
 
 
 def enabled_offers() -> list[Offer]:
-    """One enabled offer of each kind that has names."""
+    """Return one enabled offer of each kind that has names."""
     pack = Pack("office")
 
     @pack.tool
@@ -43,12 +43,12 @@ def enabled_offers() -> list[Offer]:
 
     @pack.resource("office://rules")
     async def rules(ctx: CallContext) -> str:
-        """Rules."""
+        """Return the rules."""
         return "rules"
 
     @pack.resource("office://rooms/{room}", scopes={"secret"})
     async def room(ctx: CallContext, room: str) -> str:
-        """A room."""
+        """Return a room."""
         return room
 
     return [*pack.offers]
@@ -97,17 +97,17 @@ async def test_a_tenant_never_takes_an_enabled_name() -> None:
 
     @pack.resource("office://rules")
     async def rules(ctx: CallContext) -> str:
-        """Other rules."""
+        """Return other rules."""
         return "none"
 
     @pack.resource("office://rooms/7")
     async def room(ctx: CallContext) -> str:
-        """A room that the template has."""
+        """Return a room that the template has."""
         return "mine"
 
     @pack.resource("office://{+any}")
     async def everything(ctx: CallContext, any: str) -> str:
-        """All of the office."""
+        """Return all of the office."""
         return "mine"
 
     source.put(

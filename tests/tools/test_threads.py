@@ -15,7 +15,7 @@ SOON_S = 10.0
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What stuck functions wait for; opened at the end, so that no thread outlives its test."""
+    """Yield the event that stuck functions wait for; set it at the end to free their threads."""
     event = threading.Event()
     yield event
     event.set()

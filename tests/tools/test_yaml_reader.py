@@ -13,7 +13,7 @@ LIMITS = YamlLimits(size=100_000, depth=16, nodes=10_000, weight=1_000_000)
 
 
 def nested_aliases(levels: int, member: str = "[{}]") -> str:
-    """Ten of ten of ten…"""
+    """Return YAML with ten aliases of ten aliases, and so on."""
     lines = ["- &a0 {x: 1}"]
     for level in range(1, levels):
         ten = ", ".join([f"*a{level - 1}"] * 10)

@@ -49,7 +49,7 @@ UNKNOWN_METHOD = UpstreamError(-32601, "no such method")
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:
-    """A tool as a server lists it."""
+    """Return a tool as a server lists it."""
     return {
         "name": name,
         "description": f"Does {name}.",
@@ -219,7 +219,7 @@ def store(
 
 @pytest.fixture
 def in_memory(clock: ManualClock) -> UpstreamStore:
-    """A store in memory alone, for tests of what stands before the store."""
+    """Return a store in memory alone, for tests of what stands before the store."""
     kept = MemoryRecords()
     sealed = SealedHeaders(SecretCache(SecretStore(kept, KeyRing.ephemeral()), clock=clock))
     return UpstreamStore(kept, sealed, ChangeCounter(kept, MemorySharedStore()), clock=clock)
@@ -316,6 +316,6 @@ async def poll(store: UpstreamStore, watch: ChangeWatch) -> None:
 
 @pytest.fixture
 async def running(replica: RefreshReplica) -> AsyncIterator[RefreshReplica]:
-    """A replica that works in the background too."""
+    """Yield a replica that works in the background too."""
     async with polling(replica.store, replica.watch), replica.refresher.running():
         yield replica

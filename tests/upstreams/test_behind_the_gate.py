@@ -58,7 +58,7 @@ def crm() -> fastmcp.FastMCP[Any]:
 
 
 def books_server() -> MCPServer:
-    """A server of the official SDK."""
+    """Return a server of the official SDK."""
     server = MCPServer("books")
 
     @server.tool()
@@ -73,7 +73,7 @@ def books_server() -> MCPServer:
 
 @pytest.fixture(scope="module")
 def server(idp: Idp) -> Iterator[Server]:
-    """Gatepost in front of both; the tenant globex has only the books."""
+    """Yield a gate in front of both servers; the tenant globex has only the books."""
     apps = {
         "crm": crm().http_app(path="/mcp"),
         "books": books_server().streamable_http_app(json_response=True),
@@ -110,7 +110,7 @@ def client_of(
 
 
 def listed_tools(rest_client: RestClient, name: str) -> set[str]:
-    """The names of the tools, once *name* is among them."""
+    """Return the names of the tools as soon as *name* is among them."""
     until = time.monotonic() + LISTED_S
     while name not in (names := set(rest_client.names())):
         assert time.monotonic() < until, names

@@ -38,7 +38,7 @@ WITHIN_S = 40
 
 @pytest.fixture(scope="module")
 def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A gate with one stdio server, for two tenants, each with a process of its own."""
+    """Yield a gate with one stdio server, which has one process for each of two tenants."""
     script = tmp_path_factory.mktemp("program") / "notes.py"
     script.write_text(PROGRAM, encoding="utf-8")
     table = {
@@ -58,7 +58,7 @@ def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 
 
 def process_of(server: Server, tenant: str) -> int:
-    """The process that serves a tenant, which its tool names."""
+    """Return the process that serves a tenant, which its tool names."""
     rest_client = RestClient(server, server.token(org_id=tenant, scope="mcp:notes"))
     eventually(lambda: "mcp_notes__pid" in rest_client.names(), within=WITHIN_S)
     answer = rest_client.call("mcp_notes__pid")
@@ -123,7 +123,7 @@ def test_a_suspension_ends_the_programs_of_its_tenant_alone(server: Server) -> N
 
 
 async def register(server: Server, tenant: str) -> str:
-    """A server of the API with a sealed key and header, a catalogue and pins; its id."""
+    """Register a server with encrypted values, a catalogue and pins; return its id."""
     upstreams = server.services.upstreams.services
     changes = ServerChanges(
         name="crm",

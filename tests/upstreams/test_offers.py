@@ -63,7 +63,7 @@ def one_tool(server: UpstreamServer, definition: dict[str, Any]) -> Tool:
 
 
 async def answer(offer: Offer, arguments: bytes) -> Any:
-    """What a call of an offer gives to its server."""
+    """Return what a call of an offer gives to its server."""
     outcome = await offer.invoke(None, offer.check(arguments))  # type: ignore[arg-type]
     return outcome.structured
 
@@ -294,7 +294,7 @@ def test_an_invalid_definition_is_left_out_alone(lists: Any) -> None:
 
 
 def own_offers() -> list[Offer]:
-    """Offers of the configuration."""
+    """Return offers of the configuration."""
 
     def note(ctx: CallContext) -> str:
         """Return a note."""

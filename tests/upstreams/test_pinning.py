@@ -61,13 +61,13 @@ class Pinned:
 
     @property
     def offered(self) -> list[str]:
-        """The keys of what is offered."""
+        """Return the keys of the offered definitions."""
         assert self.catalogue is not None
         return [definition.key for definition in self.catalogue.definitions]
 
     @property
     def waiting(self) -> list[str]:
-        """The keys of what waits."""
+        """Return the keys of the changes that wait for approval."""
         assert self.catalogue is not None
         return [change.key for change in self.catalogue.changes]
 

@@ -28,7 +28,7 @@ ADD_TOOL = "mcp_crm__add"
 
 
 def crm() -> fastmcp.FastMCP[Any]:
-    """A FastMCP server with one tool, which counts its calls."""
+    """Return a FastMCP server with one tool, which counts its calls."""
     server: fastmcp.FastMCP[Any] = fastmcp.FastMCP("crm")
     numbers: list[int] = []
 
@@ -91,7 +91,7 @@ class ProtectedServer:
 
 @pytest.fixture
 def upstream() -> Iterator[ProtectedServer]:
-    """The protected server and its authorization server, both running."""
+    """Yield the protected server, which runs with its authorization server."""
     port = free_port()
     resource = f"http://127.0.0.1:{port}/mcp"
     protected = ProtectedServer(crm().http_app(path="/mcp"), resource)
@@ -108,7 +108,7 @@ def upstream() -> Iterator[ProtectedServer]:
 def gate(
     idp: Idp, upstream: ProtectedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """A gate that signs in at the upstream as a client of its own."""
+    """Yield a gate that signs in at the upstream as a client of its own."""
     assert upstream.issuer is not None
     secret = tmp_path_factory.mktemp("secret") / "client"
     secret.write_text(SECRET, encoding="utf-8")

@@ -39,18 +39,18 @@ SECRETS = ServerSecrets(api_key=KEY, headers={"X-Custom": HEADER_VALUE, "X-Versi
 
 
 def new_registration(name: str = "crm", tenant: str = "acme", **settings: Any) -> UpstreamServer:
-    """A registration that is not stored yet."""
+    """Return a registration that is not stored yet."""
     url = settings.pop("url", "https://crm.example.com/mcp")
     return UpstreamServer(id="", tenant=tenant, name=name, url=url, **settings)
 
 
 def agent(*client_ids: str, name: str = "helper", tenant: str = "acme") -> AgentRegistration:
-    """An agent that is not stored yet."""
+    """Return an agent that is not stored yet."""
     return AgentRegistration(id="", tenant=tenant, name=name, client_ids=client_ids)
 
 
 async def stored_entries(records: Records, tenant: str) -> list[tuple[str, bytes]]:
-    """All that is stored of a tenant for upstreams, and its sealed values."""
+    """Return all stored entries of a tenant's upstreams, and its encrypted values."""
     subjects = ["mcp_servers", "mcp_server_names", "mcp_catalogues", "mcp_pins", "secrets"]
     return [
         (f"{subject}/{entry.key}", entry.value)
@@ -319,7 +319,7 @@ async def test_servers_of_the_configuration_come_first(
 
 
 def fetched_lists(*tools: Any) -> Listed:
-    """What a fetch brought."""
+    """Return the lists of a fetch."""
     definitions, left_out = read_list("tools", tools)
     server = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
     return Listed(

@@ -51,7 +51,7 @@ class WorkerUpstream:
         self.client_secret: str = registered["client_secret"]
 
     def token(self) -> str:
-        """An access token of the person, by the authorization code flow."""
+        """Return an access token of the person, by the authorization code flow."""
         verifier = secrets.token_urlsafe(48)
         digest = hashlib.sha256(verifier.encode()).digest()
         query = {
@@ -90,7 +90,7 @@ class WorkerUpstream:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[WorkerUpstream]:
-    """The worker in front of a FastMCP server."""
+    """Yield the worker in front of a FastMCP server."""
     running = AsgiServer(crm().http_app(path="/mcp"), lifespan="on").start()
     settings = {"origin": running.url, "port": free_port()}
     process = Process(command("workers_oauth.mjs", json.dumps(settings)), env=environment())
@@ -107,7 +107,7 @@ def worker() -> Iterator[WorkerUpstream]:
 def gate(
     idp: Idp, worker: WorkerUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """A gate with the worker as two upstreams, one for each type of credential."""
+    """Yield a gate with the worker as two upstreams, one for each type of credential."""
     secret = tmp_path_factory.mktemp("secret") / "client"
     secret.write_text(worker.client_secret, encoding="utf-8")
     secret.chmod(0o600)
@@ -148,7 +148,7 @@ def administrator(gate: Server) -> RestClient:
 
 
 def server_shown(gate: Server, name: str) -> dict[str, Any]:
-    """What an administrator sees of a server."""
+    """Return what an administrator sees of a server."""
     servers = administrator(gate).ask("GET", SERVERS).json["data"]
     entry_shown: dict[str, Any] = next(server for server in servers if server["name"] == name)
     return entry_shown

@@ -22,7 +22,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def processes(root: Path) -> Iterator[list[Workspaces]]:
-    """The same root as two processes have it: each with a count and a lock of its own."""
+    """Yield two processes' views of one root, each with a count and a lock of its own."""
     workspace_pair = [Workspaces(root, quota=Quota(bytes=10_000, files=20)) for _ in range(2)]
     yield workspace_pair
     for workspace in workspace_pair:

@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["kernel", "walk"])
 def workspaces(root: Path, request: pytest.FixtureRequest) -> Iterator[Workspaces]:
-    """By either way of opening what a path names; both keep the same promises."""
+    """Yield the workspaces with either way to open a path; both keep the same promises."""
     if request.param == "kernel" and not kernel_resolves():
         pytest.skip("this kernel has no openat2")
     workspaces_made = Workspaces(root, resolver=resolver_of(request.param))
@@ -322,7 +322,7 @@ def test_both_path_resolvers_open_the_same_file(parts: list[str]) -> None:
 
 
 def opened_inode(resolver: Resolver, top: Path, parts: list[str]) -> int | None:
-    """The number of the file that is opened."""
+    """Return the inode of the opened file, or None if it does not open."""
     root = os.open(top, os.O_RDONLY)
     try:
         handle = resolver.open(root, parts, os.O_RDONLY)

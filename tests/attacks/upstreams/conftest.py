@@ -27,12 +27,12 @@ LAG_S = 2.0
 
 
 def tool(name: str = "act", **more: Any) -> dict[str, Any]:
-    """A tool as an upstream lists it."""
+    """Return a tool as an upstream lists it."""
     return {"name": name, "description": "Act.", "inputSchema": {"type": "object"}} | more
 
 
 def text_result(text: str) -> dict[str, Any]:
-    """The result of a tool that says something."""
+    """Return the result of a tool that answers with a text."""
     return {"content": [{"type": "text", "text": text}]}
 
 
@@ -45,7 +45,7 @@ class HostileUpstream:
         """The requested paths that have no server."""
 
     def upstream(self, name: str) -> ScriptedServer:
-        """A new well-behaved server with the tool `act`."""
+        """Return a new well-behaved server with the tool `act`."""
         made = self.upstreams[name] = ScriptedServer()
         made.answers["tools/list"] = result_answer({"tools": [tool()]})
         made.answers["tools/call"] = result_answer(text_result(f"done by {name}"))
@@ -65,7 +65,7 @@ class UpstreamUser(RestClient):
     """A user of one tenant, over REST and MCP."""
 
     def names(self) -> list[str]:
-        """The tools of all pages over MCP: over REST there may be too many."""
+        """Return the tools of all pages over MCP: over REST there may be too many."""
         found: list[str] = []
         cursor: dict[str, str] = {}
         while True:
@@ -76,14 +76,14 @@ class UpstreamUser(RestClient):
             cursor = {"cursor": page["nextCursor"]}
 
     def rpc(self, method: str, params: Mapping[str, Any], declared: Any = FORMS) -> Any:
-        """The JSON-RPC answer to a request of the modern era."""
+        """Return the JSON-RPC answer to a request of the modern era."""
         meta = {META + "clientCapabilities": declared}
         raw = self.server.client.ask(self.token, method, {**params, "_meta": meta})
         assert raw.status in {200, 400}, raw
         return answer_in(raw)
 
     def run(self, name: str, arguments: Any = None, **more: Any) -> Any:
-        """A `tools/call`."""
+        """Send a `tools/call` and return the answer."""
         return self.rpc("tools/call", {"name": name, "arguments": arguments or {}, **more})
 
     def register(self, name: str, url: str, **fields: Any) -> str:
@@ -98,7 +98,7 @@ class UpstreamUser(RestClient):
 
 
 def answer_in(raw: RawAnswer) -> Any:
-    """The last message of an answer, as JSON or as a stream."""
+    """Return the last message of an answer, as JSON or as a stream."""
     text = raw.body.decode()
     if raw.field("content-type") == "application/json":
         return json.loads(text)
@@ -115,7 +115,7 @@ class UpstreamDeployment:
         return f"{self.origin}/{name}/mcp"
 
     def of(self, tenant: str, *names: str, **claims: Any) -> UpstreamUser:
-        """An administrator of a tenant who may use these upstreams."""
+        """Return an administrator of a tenant who may use these upstreams."""
         scopes = " ".join([ADMIN, *(f"mcp:{name}" for name in ("good", *names))])
         return UpstreamUser(
             self.gate, self.gate.token(**{"org_id": tenant, "scope": scopes} | claims)
@@ -131,7 +131,7 @@ class UpstreamDeployment:
         **fields: Any,
     ) -> tuple[ScriptedServer, UpstreamUser, str]:
         """
-        A new upstream of a tenant, its user, and its id.
+        Return a new upstream of a tenant, its user, and its id.
 
         The gate may ask it at once: *answers* by method, and *sessions* as `has_sessions` takes
         them, are there before.
@@ -144,7 +144,7 @@ class UpstreamDeployment:
         return upstream, person, person.register(name, self.url(name), **fields)
 
     def others_go_on(self) -> None:
-        """Another upstream's and another tenant's calls are answered at once."""
+        """Assert that calls of another upstream and another tenant are answered at once."""
         for tenant in ("acme", "globex"):
             person, began = self.of(tenant), time.monotonic()
             answer = person.call("mcp_good__act")
@@ -168,7 +168,7 @@ class UpstreamDeployment:
 
     @contextmanager
     def never_stands_still(self) -> Iterator[None]:
-        """The gate's event loop turns all the time inside the block."""
+        """Assert that the gate's event loop runs all the time inside the block."""
         loop, lags, running = self.gate.loop, [0.0], [True]
 
         def beat(due: float) -> None:
@@ -209,7 +209,7 @@ def deployment_of(
     **settings: Any,
 ) -> Iterator[UpstreamDeployment]:
     """
-    A scene with one good upstream that the configuration gives both tenants.
+    Serve a deployment with one good upstream that the configuration gives both tenants.
 
     *good* are further settings of it, *hosts* are others that the gate may reach, and *more* are
     further upstreams.

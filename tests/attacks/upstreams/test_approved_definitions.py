@@ -28,7 +28,7 @@ FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
 
 @pytest.fixture
 def gate_with_approvals(idp: Idp) -> Iterator[UpstreamDeployment]:
-    """A gate that serves changed definitions at once, and asks before each call."""
+    """Serve a gate that offers changed definitions at once, and asks before each call."""
     approvals = {"destructive": "ask", "timeout_s": 300}
     with deployment_of(idp, good={"pin": "off"}, approvals=approvals) as scene:
         yield scene
@@ -36,13 +36,13 @@ def gate_with_approvals(idp: Idp) -> Iterator[UpstreamDeployment]:
 
 @pytest.fixture
 def gate_without_approvals(idp: Idp) -> Iterator[UpstreamDeployment]:
-    """The same, without approvals."""
+    """Serve a gate that offers changed definitions at once, without approvals."""
     with deployment_of(idp, good={"pin": "off"}) as scene:
         yield scene
 
 
 def change_tools(deployment: UpstreamDeployment, *tools: Any) -> ScriptedServer:
-    """The good server offers these tools from now on, and the gate has noticed."""
+    """Let the good server offer these tools, and wait until the gate offers them."""
     upstream, admin = deployment.upstream_app.upstreams["good"], deployment.of("acme")
     upstream.answers["tools/list"] = result_answer({"tools": list(tools)})
     (registered_server,) = admin.ask("GET", "/v1/mcp-servers").json["data"]
@@ -58,7 +58,7 @@ def offered_tools(person: UpstreamUser) -> list[Any]:
 
 
 def approve_request(deployment: UpstreamDeployment) -> None:
-    """An operator approves the one request that waits."""
+    """Approve the one request that waits, as an operator."""
     approvals = deployment.gate.services.approvals
 
     async def approve() -> None:

@@ -33,7 +33,7 @@ from tests.support.issuers import Send
 
 
 def nested_schema(levels: int) -> dict[str, Any]:
-    """A schema of schemas."""
+    """Return a schema of nested schemas."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(levels):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -41,7 +41,7 @@ def nested_schema(levels: int) -> dict[str, Any]:
 
 
 def branching_schema(levels: int) -> dict[str, Any]:
-    """Each level of a value has two ways to be right, so that there are 2**levels in all."""
+    """Return a schema with two ways to be right at each level, so 2**levels in all."""
     schema: dict[str, Any] = {"const": "never"}
     for _ in range(levels):
         inner = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"]}
@@ -50,7 +50,7 @@ def branching_schema(levels: int) -> dict[str, Any]:
 
 
 async def many_tools(posted: Posted, send: Send) -> None:
-    """100,000 tools, a thousand a page."""
+    """Send 100,000 tools, a thousand a page."""
     page = int(posted.body["params"].get("cursor", "0"))
     tools = [tool(f"t{page}_{at}") for at in range(1_000)]
     await result_answer({"tools": tools, "nextCursor": str(page + 1)})(posted, send)
@@ -61,7 +61,7 @@ async def many_tools_at_once(posted: Posted, send: Send) -> None:
 
 
 async def send_long_description(posted: Posted, send: Send) -> None:
-    """A description of 100 MB."""
+    """Send a description of 100 MB."""
     await begin_answer(send)
     head = b'{"jsonrpc":"2.0","id":%d,"result":{"tools":[{"name":"act","description":"'
     await send_more(send, head % posted.id)

@@ -23,7 +23,7 @@ FALSE_HINTS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint":
 
 @pytest.fixture(scope="module")
 def gate_with_approvals(idp: Idp) -> Iterator[UpstreamDeployment]:
-    """A scene in which a person approves destructive calls."""
+    """Serve a deployment in which a person approves destructive calls."""
     approvals = {"destructive": "ask", "timeout_s": 300}
     with deployment_of(idp, approvals=approvals) as scene:
         yield scene

@@ -42,7 +42,7 @@ QUESTION = {"message": ECHOED_TEXT, "requestedSchema": FORM}
 
 
 async def login(scope: AsgiScope, receive: Receive, send: Send) -> None:
-    """A token endpoint."""
+    """Serve a token endpoint."""
     body = {"access_token": TOKEN, "token_type": "Bearer", "expires_in": 3600}
     await begin_answer(send)
     await finish_answer(send, json.dumps(body).encode())
@@ -52,7 +52,7 @@ async def login(scope: AsgiScope, receive: Receive, send: Send) -> None:
 def deployment(
     idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[UpstreamDeployment]:
-    """A gate that signs in at its upstream with a token and a header, and keeps all in files."""
+    """Serve a gate that signs in at its upstream with a token and a header, and stores in files."""
     monkeypatch.setenv("ECHO_SECRET", SECRET)
     monkeypatch.setenv("ECHO_HEADER", HEADER)
     issuer = AsgiServer(login).start()
@@ -88,7 +88,7 @@ def refresh_upstream(deployment: UpstreamDeployment, person: UpstreamUser) -> No
 
 
 def assert_secrets_hidden(deployment: UpstreamDeployment, folder: Path, *answers: Any) -> None:
-    """No secret is in an answer, the log, the metrics, or a file of the database."""
+    """Assert that no secret is in an answer, the log, the metrics, or a file of the database."""
     metrics = generate_latest(registry_of(deployment.gate.shared_metrics, version="1")).decode()
     texts = [*(str(answer) for answer in answers), deployment.gate.log(), metrics]
     for number, text in enumerate(texts):
@@ -104,14 +104,14 @@ def assert_secrets_hidden(deployment: UpstreamDeployment, folder: Path, *answers
 
 
 def assert_secrets_sent(upstream: ScriptedServer) -> None:
-    """The upstream was sent the secrets, so it can repeat them."""
+    """Assert that the upstream was sent the secrets, so it can repeat them."""
     headers = upstream.of("tools/list")[-1].headers
     assert headers["authorization"] == f"Bearer {TOKEN}"
     assert headers["x-team"] == HEADER
 
 
 async def answer_after_messages(posted: Posted, send: Send) -> None:
-    """Progress and log messages, then an answer."""
+    """Send progress and log messages, then an answer."""
     await begin_answer(send, kind=EVENTS)
     token = posted.body["params"]["_meta"].get("progressToken")
     progress = {"progressToken": token, "progress": 1, "message": ECHOED_TEXT}

@@ -100,7 +100,7 @@ def parked_calls(deployment: UpstreamDeployment) -> int:
 
 
 def park_calls(deployment: UpstreamDeployment, *people: UpstreamUser) -> list[StalledStream]:
-    """Each of these people of one tenant has a parked call; what their upstream holds."""
+    """Park a call for each of these people of one tenant; return the streams of the upstream."""
     upstream, user, identity = deployment.registered("asks", sessions=map(str, range(9)))
     assert user.refresh(identity).status == 200
     deployment.offered(user, "mcp_asks__act")

@@ -16,7 +16,7 @@ FORGED_INSTRUCTIONS = (
 
 
 def initialize_instructions(person: UpstreamUser) -> str:
-    """The instructions of `initialize`."""
+    """Return the instructions of `initialize`."""
     params = {
         "protocolVersion": "2025-11-25",
         "capabilities": {},
@@ -29,7 +29,7 @@ def initialize_instructions(person: UpstreamUser) -> str:
 
 
 def discover_instructions(person: UpstreamUser) -> str:
-    """The instructions of `server/discover`."""
+    """Return the instructions of `server/discover`."""
     answer: dict[str, Any] = person.rpc("server/discover", {})["result"]
     assert answer["cacheScope"] == "private"
     text: str = answer.get("instructions", "")

@@ -155,7 +155,7 @@ def test_a_cursor_is_for_its_own_tenant_and_list(deployment: UpstreamDeployment)
 
 
 def careless_path(path: str) -> str:
-    """The path as a careless client sends it: only what would break the request line is encoded."""
+    """Encode only what would break the request line, as a careless client does."""
     return "".join(
         character if "!" <= character <= "~" else f"%{ord(character):02X}" for character in path
     )

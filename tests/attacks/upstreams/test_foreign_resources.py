@@ -25,7 +25,7 @@ def deployment(idp: Idp) -> Iterator[UpstreamDeployment]:
 
 
 def offer_resources(upstream: ScriptedServer, *uris: str) -> None:
-    """The server offers these resources, each with its own words."""
+    """Let the server offer these resources, each with its own text."""
     upstream.answers["server/discover"] = result_answer(
         DESCRIPTION | {"capabilities": {"tools": {}, "resources": {}}}
     )
@@ -42,7 +42,7 @@ def offer_resources(upstream: ScriptedServer, *uris: str) -> None:
 
 
 def read_resource(person: UpstreamUser, uri: str) -> str:
-    """What a caller reads under a URI, or the error."""
+    """Return what a caller reads under a URI, or the error."""
     answer = person.rpc("resources/read", {"uri": uri})
     return str(answer.get("result", answer.get("error")))
 

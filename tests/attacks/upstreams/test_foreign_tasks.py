@@ -39,7 +39,7 @@ class Workshop:
         await result_answer({**state, "resultType": "complete"})(posted, send)
 
     def begun(self) -> str:
-        """The id of the caller's task."""
+        """Start the caller's task and return its id."""
         params = {"name": "mcp_shop__act", "arguments": {}}
         task_id: str = self.user.rpc("tools/call", params, TASK_CAPABILITY)["result"]["taskId"]
         return task_id

@@ -112,7 +112,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def deployment(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpstreamDeployment]:
-    """A gate with the program, once for each test that ends it."""
+    """Serve a gate with the program, once for each test that ends it."""
     program = tmp_path_factory.mktemp("program") / "program.py"
     program.write_text(PROGRAM)
     table = {"tenants": ["acme"], "command": sys.executable, "args": ["-I", str(program)]}
@@ -135,7 +135,7 @@ def answered(deployment: UpstreamDeployment, user: UpstreamUser, name: str) -> A
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs; one that has ended may wait for its parent."""
+    """Return whether a process runs; a process that has ended may wait for its parent."""
     with contextlib.suppress(OSError):
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     return False

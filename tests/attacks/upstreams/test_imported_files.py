@@ -47,7 +47,7 @@ keys.ring = "file:keyring.json"
         return servers
 
     def check(self, document: Any) -> Result:
-        """`gatepost check` with the file as `[upstreams_file]`."""
+        """Run `gatepost check` with the file as `[upstreams_file]`."""
         (self.path / "file.json").write_text(json.dumps(document))
         self.configure('[upstreams_file]\npath = "file.json"\ntenants = ["acme"]')
         return self.run("check", "--config", "gatepost.toml")

@@ -22,7 +22,7 @@ TIMEOUT_ERROR = (504, "timeout")
 
 @pytest.fixture
 def deployment(idp: Idp) -> Iterator[UpstreamDeployment]:
-    """A scene whose good server has five tools that never answer."""
+    """Serve a deployment whose good server has five tools that never answer."""
     with deployment_of(idp, good={"timeout_s": 0.5, "concurrency": 8}) as scene:
         upstream = scene.upstream_app.upstreams["good"]
 

@@ -25,7 +25,7 @@ ACCEPT_ANSWER = {"action": "accept", "content": {"ok": True}}
 def upstream_by_tenant(
     deployment: UpstreamDeployment,
 ) -> Iterator[dict[str, tuple[ScriptedServer, UpstreamUser, str]]]:
-    """An upstream `crm` of each tenant, each at a server of its own, with a key of its own."""
+    """Yield an upstream `crm` of each tenant, each on its own server and with its own key."""
     by_tenant = {}
     for tenant, key in SECRETS.items():
         upstream = deployment.upstream_app.upstream(f"crm_{tenant}")

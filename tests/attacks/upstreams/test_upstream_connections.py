@@ -42,7 +42,7 @@ REDIRECT_TARGET = "/stolen"
 
 
 def serve_upstream(internet: Internet, **answers: Page) -> None:
-    """An MCP server that signs clients in, with these pages for some of its methods."""
+    """Serve an MCP server that signs clients in, with these pages for some of its methods."""
     results: dict[str, Any] = {
         "server/discover": DESCRIPTION,
         "tools/list": {"tools": [tool()]},
@@ -77,7 +77,7 @@ def internet(tmp_path: Path) -> Iterator[Internet]:
 
 @contextmanager
 def gate_in(internet: Internet, idp: Idp) -> Iterator[Server]:
-    """A gate in that world with an upstream that it finds out how to sign in at."""
+    """Serve a gate with an upstream on that internet, whose sign-in it discovers."""
     credential = {
         "type": "client",
         "tenants": ["acme"],

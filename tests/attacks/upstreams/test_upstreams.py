@@ -30,7 +30,7 @@ def body(posted: Posted, value: Any) -> bytes:
 
 
 async def huge(posted: Posted, send: Send) -> None:
-    """A text of 100 MB."""
+    """Send a text of 100 MB."""
     await begin_answer(send)
     await send_more(send, b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"text":"' % posted.id)
     try:
@@ -41,14 +41,14 @@ async def huge(posted: Posted, send: Send) -> None:
 
 
 async def endless(posted: Posted, send: Send) -> None:
-    """A stream of comments that never ends."""
+    """Send a stream of comments that never ends."""
     await begin_answer(send, kind=EVENTS)
     for _ in range(200_000):
         await send_more(send, b": still here\n\n" * 1_000)
 
 
 async def endless_line(posted: Posted, send: Send) -> None:
-    """An event whose line never ends."""
+    """Send an event whose line never ends."""
     await begin_answer(send, kind=EVENTS)
     await send_more(send, b"data: ")
     for _ in range(100):
@@ -56,7 +56,7 @@ async def endless_line(posted: Posted, send: Send) -> None:
 
 
 async def answer_after_flood(posted: Posted, send: Send) -> None:
-    """Progress, log messages and changed lists without end, then the answer."""
+    """Send a flood of progress, log messages and changed lists, then the answer."""
     await begin_answer(send, kind=EVENTS)
     token = posted.body["params"]["_meta"].get("progressToken")
     notifications: list[tuple[str, dict[str, Any]]] = [

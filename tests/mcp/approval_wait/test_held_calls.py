@@ -79,7 +79,7 @@ async def test_a7_without_a_progress_token_comments_keep_the_stream_alive(
     live = await call(client, capabilities=capabilities).opened()
     request = await decision_stage.only()
     await request.watched_by(1)
-    await live.took(3)
+    await live.wait_for_sends(3)
     request.decide("approved")
     (answer,) = await live.rest()
 

@@ -54,7 +54,7 @@ async def test_o8_the_timeouts_of_both_tools_pause_while_an_approver_decides(
     pair = await with_decision_stage(decision_stage, EndpointPair).open()
     enable_nested_calls(pair.one)
     live = pair.call(pair.one, "spend")
-    await live.took(6)  # longer than `spend` may take: they tell of tenths of a second
+    await live.wait_for_sends(6)  # longer than `spend` may take: they tell of tenths of a second
     (await decision_stage.only()).decide("approved")
     *notifications, answer = await live.rest()
     steps = [notification["params"]["progress"] for notification in notifications]

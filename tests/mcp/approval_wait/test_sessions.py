@@ -24,7 +24,7 @@ async def opened_pair(
 
 
 def call_without_progress(pair: EndpointPair, identity: Any = 7) -> OpenExchange:
-    """A call whose client did not ask for progress."""
+    """Send a call whose client did not ask for progress."""
     params = {"name": "pay", "arguments": {}}
     return pair.post(pair.one, message("tools/call", params, identity=identity))
 
@@ -61,7 +61,7 @@ async def test_a7_without_a_progress_token_comments_keep_the_stream_alive(
     """The response head comes at once, and a comment now and then."""
     pair = await opened_pair(decision_stage, version)
     live = await call_without_progress(pair).opened()
-    await live.took(3)
+    await live.wait_for_sends(3)
     (await decision_stage.only()).decide("approved")
 
     assert [text(event) for event in await live.rest()] == ["paid 1"]
@@ -110,7 +110,7 @@ async def test_a7_a_clients_answer_to_the_page_is_not_an_approval(
     request = await decision_stage.only()
     before = live.taken
     assert await pair.answer(pair.two, client_request["id"], **member) == 202
-    await live.took(before + 3)
+    await live.wait_for_sends(before + 3)
     assert (Paid.amounts, request.watchers) == ([], 1)
     request.decide("approved")
 

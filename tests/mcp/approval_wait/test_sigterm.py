@@ -42,7 +42,7 @@ async def sign(ctx: CallContext, label: str) -> str:
 
 @contextlib.contextmanager
 def served(idp: Idp, folder: Path) -> Iterator[ServerProcess]:
-    """A server with a dashboard, whose state outlives it."""
+    """Run a server with a dashboard, whose state outlives it."""
     (folder / "seldom.py").write_text(TOOL, encoding="utf-8")
     (folder / "secret").write_text("a-secret-of-the-dashboard", encoding="utf-8")
     page = {"client_id": "gatepost-dashboard", "client_secret": f"file:{folder / 'secret'}"}
@@ -82,7 +82,7 @@ class SigtermCaller:
         self._connection.request("POST", self._path, body, self._headers | dict(fields))
 
     def result(self) -> Any:
-        """The result of the request, from the answer or the last event of its stream."""
+        """Return the result of the request, from the answer or the last event of its stream."""
         answer = self._connection.getresponse()
         body = answer.read()
         assert answer.status == 200, body
@@ -94,7 +94,7 @@ class SigtermCaller:
 
 
 def call(label: str, **more: Any) -> tuple[list[tuple[str, str]], bytes]:
-    """A call of 2026-07-28."""
+    """Return a call of 2026-07-28."""
     return modern_request("tools/call", {"name": "sign", "arguments": {"label": label}, **more})
 
 

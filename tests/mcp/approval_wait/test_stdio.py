@@ -38,11 +38,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def talk(folder: Path) -> Iterator[StdioClient]:
+def stdio_client(folder: Path) -> Iterator[StdioClient]:
     config = STDIO_CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE_CONFIG
-    with stdio_process(folder, config) as talk:
-        talk.open(**PAGES)
-        yield talk
+    with stdio_process(folder, config) as stdio_client:
+        stdio_client.open(**PAGES)
+        yield stdio_client
 
 
 def approve(folder: Path) -> None:
@@ -55,31 +55,33 @@ def approve(folder: Path) -> None:
 
 
 @pytest.mark.requirement("A7")
-def test_a7_a_call_of_a_session_says_that_it_waits(talk: StdioClient, folder: Path) -> None:
+def test_a7_a_call_of_a_session_says_that_it_waits(stdio_client: StdioClient, folder: Path) -> None:
     """No person can sign in over stdio, so the message names the command line and no page."""
     params = {"name": "echo", "arguments": {"text": "one"}}
-    call = talk.say("tools/call", params, identity="c-1", meta={"progressToken": "p"})
-    notifications = talk.hears("notifications/progress")
+    call = stdio_client.say("tools/call", params, identity="c-1", meta={"progressToken": "p"})
+    notifications = stdio_client.hears("notifications/progress")
     approve(folder)
 
     assert "waits for a person's approval" in notifications[0]["message"]
-    assert talk.told("elicitation/create") == []
-    assert answered_text(talk.of(call)) == "one"
+    assert stdio_client.told("elicitation/create") == []
+    assert answered_text(stdio_client.of(call)) == "one"
 
 
 @pytest.mark.slow
 @pytest.mark.requirement("A7", "K-09")
-def test_a7_a_modern_call_becomes_a_task(talk: StdioClient, folder: Path) -> None:
+def test_a7_a_modern_call_becomes_a_task(stdio_client: StdioClient, folder: Path) -> None:
     """The client polls the task until it ends, as over HTTP."""
     params = {"name": "echo", "arguments": {"text": "two"}}
-    task = talk.of(talk.modern("tools/call", params, identity="c-2", can=TASKS))["result"]
+    task = stdio_client.of(stdio_client.modern("tools/call", params, identity="c-2", can=TASKS))[
+        "result"
+    ]
     approve(folder)
     numbers = count(1)
 
     def look() -> Any:
         params = {"taskId": task["taskId"]}
-        looking = talk.modern("tasks/get", params, identity=f"t-{next(numbers)}", can=TASKS)
-        return talk.of(looking)["result"]
+        looking = stdio_client.modern("tasks/get", params, identity=f"t-{next(numbers)}", can=TASKS)
+        return stdio_client.of(looking)["result"]
 
     eventually(lambda: look()["status"] == "completed", within=WITHIN_S)
     assert look()["result"]["content"][0]["text"] == "two"
@@ -91,19 +93,19 @@ def test_a7_the_end_of_input_answers_waiting_calls(tmp_path: Path, *, by_signal:
     """They are answered at once, in every era, for any drain time."""
     gatepost(tmp_path, "keyring", "new", "keyring.json")
     config = STDIO_CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE_CONFIG
-    with stdio_process(tmp_path, config, drain_s=600) as talk:
-        talk.open()
+    with stdio_process(tmp_path, config, drain_s=600) as stdio_client:
+        stdio_client.open()
         params = {"name": "echo", "arguments": {"text": "one"}}
-        old = talk.say("tools/call", params, identity="old", meta={"progressToken": "old"})
+        old = stdio_client.say("tools/call", params, identity="old", meta={"progressToken": "old"})
         params = {"name": "echo", "arguments": {"text": "two"}}
-        new = talk.modern("tools/call", params, identity="new", progressToken="new")
-        talk.hears("notifications/progress", times=2)
+        new = stdio_client.modern("tools/call", params, identity="new", progressToken="new")
+        stdio_client.hears("notifications/progress", times=2)
         if by_signal:
-            talk.process.send_signal(signal.SIGTERM)
+            stdio_client.process.send_signal(signal.SIGTERM)
         else:
-            assert talk.process.stdin is not None
-            talk.process.stdin.close()
+            assert stdio_client.process.stdin is not None
+            stdio_client.process.stdin.close()
 
         for identity in (old, new):
-            assert "waits for a person's approval" in answered_text(talk.of(identity))
-        assert talk.process.wait(WITHIN_S) == 0
+            assert "waits for a person's approval" in answered_text(stdio_client.of(identity))
+        assert stdio_client.process.wait(WITHIN_S) == 0

@@ -24,7 +24,7 @@ Calling = tuple[EndpointClient, Awaitable[Any]]
 
 @pytest.fixture(autouse=True)
 def rare_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a decision or the stop wakes a waiting call."""
+    """Make polls so rare that only a decision or the stop wakes a waiting call."""
     monkeypatch.setattr(mcp_client, "KEEP_ALIVE_S", HOUR_S)
     monkeypatch.setattr(mcp_client, "HOLD_S", HOUR_S)
 

@@ -53,11 +53,7 @@ class TaskReplicas:
         )
 
     async def crash(self) -> None:
-        """
-        The first says nothing for longer than its leases last, and the other takes its tasks up.
-
-        Then it is back and the second one.
-        """
+        """Cut the first replica off until the other takes its tasks over, and exchange the two."""
         self.cables[0].cut = True
         for replica in (self.first, self.second):
             replica.clock.now += TASK_LIMITS.lease_s + 1
@@ -89,7 +85,7 @@ def can_show_page(client: EndpointTaskClient) -> bool:
 
 
 async def waiting_task(server: TaskReplicas, task_id: str) -> Any:
-    """The task once it says what it waits for."""
+    """Return the task as soon as its status says what it waits for."""
     status = "input_required" if can_show_page(server.first) else "working"
     return await server.first.when(
         task_id, lambda t: t["status"] == status and t.get("statusMessage")

@@ -38,7 +38,7 @@ async def replicas() -> EndpointPair:
 
 
 async def pass_keepalive_interval(client: EndpointClient, times: int = 1) -> None:
-    """The time between two beats passes for every stream of a process."""
+    """Let the time between two keepalives pass for every stream of a process."""
     for _ in range(times):
         for _ in range(client.streams.steps):
             client.streams.look()

@@ -31,7 +31,7 @@ async def tell(ctx: CallContext) -> str:
 
 @pack.tool()
 async def hang(ctx: CallContext) -> str:
-    """Never end."""
+    """Wait forever."""
     Hung.begun.set()
     try:
         await asyncio.Event().wait()

@@ -11,7 +11,7 @@ TEXTS = st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), ma
 
 
 def pieces_of(data: bytes, sizes: list[int]) -> list[bytes]:
-    """The data in pieces of these sizes, the rest in one."""
+    """Return the data in pieces of these sizes, the rest in one."""
     pieces = []
     for size in sizes:
         pieces.append(data[:size])

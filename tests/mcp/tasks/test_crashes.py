@@ -95,7 +95,7 @@ class CrashingReplicas(ReplicaProcesses):
         (self.folder / f"{name}.go").touch()
 
     def pid(self, number: int) -> str:
-        """What a tool that ran at this server answers."""
+        """Return the process id that a tool at this server answers."""
         return str(self.servers[number].process.pid)
 
 
@@ -133,7 +133,7 @@ def a_server_is_killed(replicas: CrashingReplicas) -> None:
 
 
 def a_server_stops(replicas: CrashingReplicas) -> None:
-    """In peace, it hands its task over."""
+    """Assert that a server that stops normally hands its task over."""
     task = replicas.begin(1, "look_up", "later")
     assert replicas.servers[1].stop() == 0
     eventually(lambda: replicas.runs("later") == 2, within=WITHIN_S)

@@ -23,7 +23,7 @@ async def hoard(ctx: CallContext, size: int, note: str = "") -> str:
 
 @pytest.fixture
 async def client() -> AsyncIterator[EndpointTaskClient]:
-    """A client whose caller may have 100 kB kept."""
+    """Yield a client whose caller may store 100 kB."""
     tools = [*pack.tools.values(), *client_requests.task_pack.tools.values()]
     client = EndpointTaskClient(tools)
     limits = SimpleNamespace(stored_bytes=MAX_BYTES, tenant=SimpleNamespace(stored_bytes=0))

@@ -97,7 +97,7 @@ class SharedTaskReplicas:
             replica.clock.now += seconds
 
     def crash(self) -> None:
-        """The first says nothing more, for longer than its leases last."""
+        """Cut the first replica off for longer than its leases last."""
         self.cable.cut = True
         self.time_passes(TASK_LIMITS.lease_s + 1)
 

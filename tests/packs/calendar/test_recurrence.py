@@ -47,14 +47,14 @@ END:VTIMEZONE
 
 
 def event(*lines: str, uid: str = "one") -> str:
-    """A VEVENT with these properties."""
+    """Return a VEVENT with these properties."""
     return "\n".join(
         ("BEGIN:VEVENT", f"UID:{uid}", "DTSTAMP:20260101T000000Z", *lines, "END:VEVENT", "")
     )
 
 
 def document(*parts: str, head: str = "") -> str:
-    """A VCALENDAR with these parts, its lines ended as RFC 5545 has them."""
+    """Return a VCALENDAR with these parts, its lines ended as RFC 5545 requires."""
     inside = "".join(part if part.endswith("\n") else f"{part}\n" for part in (head, *parts))
     text = f"BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:-//example//EN\n{inside.lstrip()}END:VCALENDAR\n"
     return text.replace("\n", "\r\n")
@@ -67,7 +67,7 @@ RANGE_START, RANGE_END = datetime(2026, 3, 25, tzinfo=BERLIN), datetime(2026, 4,
 
 
 def asked(documents: dict[str, str], *, words: list[str] | None = None, seconds: float = 6) -> Any:
-    """The worker's answer about calendars with one document each, in Berlin."""
+    """Return the worker's answer for calendars with one document each, in Berlin."""
     request = {
         "start": RANGE_START.isoformat(),
         "end": RANGE_END.isoformat(),
@@ -256,7 +256,7 @@ RECURRENCE_CASES: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
 
 @pytest.fixture(scope="module")
 def expanded_cases() -> dict[str, list[tuple[str, str | None]]]:
-    """All cases, each a calendar of one question: none may touch another."""
+    """Return the events of all cases; each case is a calendar of its own."""
     answer = asked({name: text for name, (text, _) in RECURRENCE_CASES.items()})
     assert (answer["unreadable"], answer["left_out"]) == ([], [])
     events: dict[str, list[tuple[str, str | None]]] = {name: [] for name in RECURRENCE_CASES}
@@ -266,7 +266,7 @@ def expanded_cases() -> dict[str, list[tuple[str, str | None]]]:
 
 
 def brief_time(start: str) -> str:
-    """Day, hour and minute, and hours of the offset."""
+    """Return the day, the hour and minute, and the hours of the offset."""
     day, _, time = start.partition("T")
     return day[-2:] + (f" {time[:5]}{time[8:11]}" if time else "")
 
@@ -350,7 +350,7 @@ RULES = st.builds(
 
 
 def by_another_way(rule: str) -> list[str]:
-    """The same by dateutil alone, on the clock of the wall."""
+    """Return the same times by dateutil alone, in local time."""
     start, _, recurs = rule.partition("\n")
     begins = datetime.strptime(start[-15:], "%Y%m%dT%H%M%S")
     day = timedelta(1)

@@ -38,7 +38,7 @@ class CalDavServer:
         self._client = client
 
     def make(self, user: str, calendar: str, **texts: str) -> None:
-        """A calendar with these documents."""
+        """Create a calendar with these documents."""
         auth, at = (user, USERS[user]), f"{self.url}{user}/{calendar}/"
         named = MKCALENDAR_BODY.format(calendar.title())
         response = self._client.request("MKCALENDAR", at, content=named, auth=auth)
@@ -48,7 +48,7 @@ class CalDavServer:
             assert put.status_code in (201, 204), put.text
 
     def clear(self) -> None:
-        """No calendar, as it was at the start."""
+        """Delete every calendar."""
         for user, word in USERS.items():
             for calendar in ("main", "other", "same"):
                 gone = self._client.delete(f"{self.url}{user}/{calendar}/", auth=(user, word))
@@ -57,7 +57,7 @@ class CalDavServer:
 
 @contextmanager
 def radicale(folder: Path) -> Iterator[CalDavServer]:
-    """Running on loopback, with users who sign in."""
+    """Run Radicale on loopback, with users who sign in."""
     port = free_port()
     (folder / "users").write_text("".join(f"{name}:{word}\n" for name, word in USERS.items()))
     process = Process(
@@ -90,7 +90,7 @@ class CalendarServers(NamedTuple):
 
 @pytest.fixture(scope="module")
 def calendar_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalendarServers]:
-    """Running as long as the tests of a module do."""
+    """Yield the servers, which run until the tests of a module end."""
     folder = tmp_path_factory.mktemp("calendars")
     pages: dict[str, StubResponse] = {}
 
@@ -121,7 +121,7 @@ def calendar_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calen
 
 @pytest.fixture(autouse=True)
 def beginning(calendar_servers: CalendarServers) -> None:
-    """No test meets the pages and calendars that another made; there is one to begin with."""
+    """Clear the pages and calendars of earlier tests, and make one calendar."""
     calendar_servers.pages.clear()
     calendar_servers.dav.clear()
     calendar_servers.dav.make("ada-of-acme", "main")
@@ -139,7 +139,7 @@ def at(day: int, summary: str) -> str:
 
 @pytest.fixture
 def protocol() -> Protocol:
-    """REST, where a test does not ask for both."""
+    """Return REST; a test that asks for both protocols overrides it."""
     return "rest"
 
 
@@ -148,7 +148,7 @@ both = pytest.mark.parametrize("protocol", ["mcp", "rest"])
 
 @pytest.fixture
 def agent(calendar_servers: CalendarServers, protocol: Protocol) -> PackCaller:
-    """An agent of a tenant of its own, which signs in as Ada of Acme."""
+    """Return an agent of a tenant of its own, which signs in as Ada of Acme."""
     return calendar_servers.server.agent_with(
         protocol,
         DAV_USER="ada-of-acme",

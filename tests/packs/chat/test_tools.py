@@ -36,7 +36,7 @@ class WebhookServer(HttpServer):
 
     @property
     def came(self) -> list[tuple[str, Any]]:
-        """The path and the JSON of each request."""
+        """Return the path and the JSON of each request."""
         return [(request.path, request.json) for request in self.asked]
 
     def _answered(self, request: RecordedRequest) -> StubResponse | None:
@@ -61,7 +61,7 @@ class MailServer:
 
 @contextmanager
 def mail_server() -> Iterator[tuple[MailServer, str]]:
-    """A real SMTP server on loopback; with `host:port`."""
+    """Run a real SMTP server on loopback; yield it and its `host:port`."""
     server = MailServer()
     port = free_port()
     controller = Controller(server, hostname="127.0.0.1", port=port, ready_timeout=60)
@@ -94,7 +94,7 @@ CHANNELS = {
 
 @pytest.fixture(scope="module")
 def chat_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatServers]:
-    """Running as long as the tests of a module do."""
+    """Yield the servers, which run until the tests of a module end."""
     with (
         WebhookServer() as web,
         mail_server() as (mail, smtp_host),

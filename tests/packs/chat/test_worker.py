@@ -69,7 +69,7 @@ def answer(request: Any) -> dict[str, str]:
 
 @pytest.fixture
 def network(shared_internet: Internet) -> Network:
-    """What an operator says of it."""
+    """Return the operator's network settings."""
     shared_internet.reset()
     return Network(ca_bundle=str(shared_internet.company.bundle), proxy=shared_internet.proxy.url)
 
@@ -90,7 +90,7 @@ def certificates(network: Network) -> str:
 async def send_result(
     client: OutboundClient, url: str, *, trusted: bool = True
 ) -> tuple[Any, list[str]]:
-    """What the worker answers, and why it was refused connections."""
+    """Return the worker's answer, and why it was refused connections."""
     network = client.network
     worker_connections = WorkerConnections(client.of("acme"), network)
     ca = certificates(network) if trusted else ""

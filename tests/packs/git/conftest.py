@@ -62,7 +62,7 @@ class GitRemote:
         onto: str | None = None,
     ) -> str:
         """
-        A commit on main with exactly these files, whatever their names; a text is a link's target.
+        Commit exactly these files to main, whatever their names; a text is a link's target.
 
         With *onto* its parent is that commit.
         """
@@ -98,7 +98,7 @@ class GitRemote:
         return plain_git(self.path, "mktree", "-z", "--missing", data=b"\0".join([*lines, b""]))
 
     def text(self, path: str, ref: str = "main") -> str:
-        """What a file of it holds."""
+        """Return what a file of the repository contains."""
         return plain_git(self.path, "show", f"{ref}:{path}")
 
 
@@ -118,7 +118,7 @@ class SshHost:
 
     @property
     def line(self) -> str:
-        """The host and its key for a `known_hosts` file."""
+        """Return the host and its key for a `known_hosts` file."""
         public = self.key.export_public_key().decode().split()
         return f"[{self.host}]:{self.port} {public[0]} {public[1]}"
 
@@ -290,7 +290,7 @@ class GitServers(PackServer):
     upstream: Path
 
     def offered(self, name: str, **files: bytes | str) -> GitRemote:
-        """A new repository at both hosts."""
+        """Create a new repository at both hosts."""
         made = GitRemote(self.upstream, name)
         if files:
             made.commit({path.replace("__", "."): data for path, data in files.items()})
@@ -343,11 +343,11 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
 
 @pytest.fixture(params=["mcp", "rest"])
 def agent(git_servers: GitServers, request: pytest.FixtureRequest) -> PackCaller:
-    """An agent of a tenant of its own, who calls by one of the two protocols."""
+    """Return an agent of a tenant of its own, who calls by one of the two protocols."""
     return git_servers.agent(request.param)
 
 
 @pytest.fixture
 def mcp_agent(git_servers: GitServers) -> PackCaller:
-    """An agent of a tenant of its own, where the protocol does not matter."""
+    """Return an agent of a tenant of its own, where the protocol does not matter."""
     return git_servers.agent("mcp")

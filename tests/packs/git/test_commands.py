@@ -137,7 +137,7 @@ def test_a_cancelled_call_ends_its_programs(git_servers: GitServers, mcp_agent: 
 
 
 def programs_in(git_servers: GitServers, tenant: str) -> list[str]:
-    """The programs that work in a tenant's places."""
+    """Return the programs that work in a tenant's folders."""
     pid = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may end while it is looked at

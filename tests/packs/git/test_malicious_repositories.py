@@ -27,7 +27,7 @@ class PlantedConfig(NamedTuple):
 
 
 def setting(text: str) -> Callable[[Path, str], None]:
-    """Further lines in the repository's configuration; `RUN` is the command."""
+    """Return a function that adds lines to the repository's settings; `RUN` is the command."""
 
     def plant(folder: Path, run: str) -> None:
         with (folder / ".git/config").open("a") as file:
@@ -37,7 +37,7 @@ def setting(text: str) -> Callable[[Path, str], None]:
 
 
 def planted_file(path: str, text: str = "RUN") -> Callable[[Path, str], None]:
-    """A file of the repository."""
+    """Return a function that writes a file of the repository."""
 
     def plant(folder: Path, run: str) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def planted_file(path: str, text: str = "RUN") -> Callable[[Path, str], None]:
 
 
 def linked(path: str, target: str) -> Callable[[Path, str], None]:
-    """A link in the place of something."""
+    """Return a function that puts a link in the place of a path."""
 
     def plant(folder: Path, run: str) -> None:
         old = folder / path
@@ -61,7 +61,7 @@ def linked(path: str, target: str) -> Callable[[Path, str], None]:
 
 
 def plant_git_file(folder: Path, run: str) -> None:
-    """`.git` is a file that names a repository with a configuration of its own."""
+    """Replace `.git` with a file that names a repository with a configuration of its own."""
     other = folder.parent / f"{folder.name}-other"
     other.mkdir()
     plain_git(other, "init", "--quiet")
@@ -177,7 +177,7 @@ PLANTED_CONFIGS = [
 
 
 def prepared_repository(mcp_agent: PackCaller) -> tuple[Path, str]:
-    """A repository made without us, with a file and a remote; what leaves a trace there."""
+    """Make a repository with git alone; return its folder and a command that leaves a trace."""
     folder = mcp_agent.folder
     folder.mkdir(parents=True)
     plain_git(folder, "init", "--quiet", "--initial-branch=main", "--template=")

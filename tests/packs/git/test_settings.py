@@ -15,7 +15,7 @@ KEY = OFFICIAL[0].split(" ")[2]
 
 
 def problems_of(**settings: Any) -> list[tuple[str, str]]:
-    """Ids and settings of what is said about these packs."""
+    """Return the ids and settings of the problems with these packs."""
     with Idp() as idp:
         reported_problems = check_problems(
             [issuer_settings(idp)], tools={"packs": ["git", "ssh"]}, **settings

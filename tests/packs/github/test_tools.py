@@ -149,7 +149,7 @@ def github() -> Iterator[Github]:
 
 @pytest.fixture(autouse=True)
 def beginning(github: Github) -> None:
-    """No test meets what another created."""
+    """Delete the objects that earlier tests created."""
     github.begin_anew()
 
 
@@ -166,7 +166,7 @@ def server(github: Github, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(params=["mcp", "rest"])
 def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
-    """An agent of a tenant that has a token."""
+    """Return an agent of a tenant that has a token."""
     return server.agent_with(request.param, GITHUB_TOKEN=TOKEN)
 
 

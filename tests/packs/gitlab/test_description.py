@@ -41,7 +41,7 @@ components:
 
 
 def description_answer(request: RecordedRequest) -> StubResponse:
-    """The description, bytes that are none, or nothing."""
+    """Answer the description, bytes that are not text, or 404."""
     if request.path == "/gone":
         return StubResponse(404, b"")
     return StubResponse(200, b"\xff\xfe\xff" if request.path == "/bytes" else SPEC)
@@ -49,7 +49,7 @@ def description_answer(request: RecordedRequest) -> StubResponse:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[HttpServer]:
-    """Where descriptions are."""
+    """Yield the server of the descriptions."""
     with HttpServer(description_answer) as host:
         yield host
 
@@ -61,7 +61,7 @@ def url(host: HttpServer) -> str:
 
 @pytest.fixture(scope="module")
 def server(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
-    """A server whose operator keeps GitLab's description at home."""
+    """Yield a server whose operator configured another URL for GitLab's description."""
     folder = tmp_path_factory.mktemp("gitlab")
     packs = {"gitlab": {"spec_url": f"{url}/home.yaml"}}
     network = {"allow_hosts": [url.removeprefix("http://")]}

@@ -139,7 +139,7 @@ class Gitlab(HttpServer):
 
 
 def echo_answer(request: RecordedRequest) -> StubResponse:
-    """What another server says: which headers reached it."""
+    """Answer the headers of the request."""
     return StubResponse(
         200, {"headers": sorted(request.headers), "seen": json.dumps(dict(request.headers))}
     )
@@ -155,7 +155,7 @@ class ForgeServers(NamedTuple):
 def gitlab_result(
     agent: PackCaller, forge_servers: ForgeServers, path: str, /, **more: Any
 ) -> ToolResult:
-    """A request to the small GitLab, with the token that is kept."""
+    """Send a request to the small GitLab with the stored token."""
     usual = {"endpoint": forge_servers.gitlab.api, "token": "secret:GITLAB_TOKEN", "path": path}
     return agent.call("gitlab_request", **(usual | more))
 
@@ -189,7 +189,7 @@ def server(
 def agent(
     server: PackServer, forge_servers: ForgeServers, request: pytest.FixtureRequest
 ) -> PackCaller:
-    """An agent of a tenant that keeps a token."""
+    """Return an agent of a tenant with a stored token."""
     hosts = (forge_servers.gitlab.place, "127.0.0.1:9")
     return server.agent_with(request.param, *hosts, GITLAB_TOKEN=PERSONAL_TOKEN)
 

@@ -29,7 +29,7 @@ PETSTORE_2, PETSTORE_3 = str(DOCUMENTS / "petstore_2_0.json"), str(DOCUMENTS / "
 
 @pytest.fixture(scope="module")
 def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
-    """Both petstores, one from a file and whole, one by URL and in part."""
+    """Yield a server with both petstores, one whole from a file, one in part by URL."""
     new = {"document": f"{petstore.url}/api/v3/openapi.yaml", "prefix": "new_"}
     apis = {
         "old": {"document": PETSTORE_2, "base_url": f"{petstore.url}/v2"},
@@ -169,7 +169,7 @@ ANSWERS: dict[str, tuple[int, dict[str, str], Any, str, str]] = {
 
 @contextmanager
 def unreliable_api(folder: Path) -> Iterator[PackServer]:
-    """An API whose operations each answer in their way."""
+    """Serve an API whose operations each answer differently."""
     seen: list[dict[str, str]] = []
 
     async def answer(request: Request) -> Response:

@@ -21,7 +21,7 @@ def call(agent: PackCaller, path: str = "/list", **more: Any) -> Any:
 
 
 def sent_header(petstore: Petstore, name: str) -> str | None:
-    """What the petstore got as that header with its last request."""
+    """Return the header of that name in the petstore's last request."""
     value: str | None = petstore.asked[-1]["headers"].get(name)
     return value
 

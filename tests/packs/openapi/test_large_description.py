@@ -28,7 +28,7 @@ GITHUB = FOLDER / "node_modules/@octokit/openapi/generated/api.github.com.json"
 
 
 def remaining_references(value: Any) -> Iterator[str]:
-    """Those that are left, but for what examples and extensions hold as data."""
+    """Yield the remaining references, except in the data of examples and extensions."""
     if isinstance(value, dict):
         if isinstance(value.get("$ref"), str):
             yield value["$ref"]
@@ -42,7 +42,7 @@ def remaining_references(value: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def published_description() -> bytes:
-    """The description as GitHub publishes it."""
+    """Return the description as GitHub publishes it."""
     assert GITHUB.is_file(), f"{GITHUB} is missing: `python -m tests.support.programs` installs it"
     return GITHUB.read_bytes()
 
@@ -56,7 +56,7 @@ def github(published_description: bytes) -> ApiDescription:
 def server(
     published_description: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PackServer]:
-    """A server, and where the description is."""
+    """Yield a server that knows the URL of the description."""
     host = AsgiServer(Starlette(routes=[Route("/", served(published_description))])).start()
     folder = tmp_path_factory.mktemp("github")
     network = {"allow_hosts": [host.url.removeprefix("http://")]}

@@ -19,7 +19,7 @@ DESCRIPTION_HEAD = {"openapi": "3.0.0", "info": {"title": "t", "version": "1"}}
 
 
 def document(**members: Any) -> ApiDescription:
-    """A description with these members, read as any other."""
+    """Return the parsed description with these members."""
     return parsed_description(json.dumps({**DESCRIPTION_HEAD, **members}).encode())
 
 
@@ -30,13 +30,13 @@ def parsed_description(data: bytes) -> ApiDescription:
 
 
 def first_operation(description: ApiDescription) -> Any:
-    """The first operation, all of it, which must be JSON."""
+    """Return the whole first operation, which must be JSON."""
     operation = read_operation(description, description.entries[0]).source
     return json.loads(json.dumps(operation))
 
 
 def nested_aliases(levels: int) -> bytes:
-    """Ten aliases of ten aliases…"""
+    """Return YAML with ten aliases of ten aliases, and so on."""
     lines = ["openapi: 3.0.0", "x0: &x0 [a, a, a, a, a, a, a, a, a, a]"]
     lines += [
         f"x{level}: &x{level} [{', '.join([f'*x{level - 1}'] * 10)}]" for level in range(1, levels)
@@ -45,7 +45,7 @@ def nested_aliases(levels: int) -> bytes:
 
 
 def nested_merges(levels: int) -> bytes:
-    """Objects merged from ten merged objects…"""
+    """Return YAML with objects merged from ten merged objects, and so on."""
     lines = ["openapi: 3.0.0", "x0: &x0 {a: 1}"]
     for level in range(1, levels):
         brought = ", ".join([f"*x{level - 1}"] * 10)
@@ -101,7 +101,7 @@ def test_an_unreadable_description_is_refused_with_a_reason(name: str) -> None:
 
 
 def schema_of(**schemas: Any) -> ApiDescription:
-    """One operation whose answer is the schema A."""
+    """Return a description with one operation, whose answer is the schema A."""
     answer = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/A"}}}}
     paths = {"/a": {"get": {"responses": {"200": answer}}}}
     return document(paths=paths, components={"schemas": schemas})

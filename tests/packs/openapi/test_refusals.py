@@ -198,7 +198,7 @@ FAILING_CALLS = [
 def agent_with_apis(
     server: PackServer, petstore: Petstore, request: pytest.FixtureRequest
 ) -> PackCaller:
-    """One agent with all three APIs for every refusal, none of which changes anything."""
+    """Return an agent with all three APIs for all refusals, none of which changes a value."""
     agent = server.agent(request.param)
     for name in APIS:
         load(agent, petstore, name)

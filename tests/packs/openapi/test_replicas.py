@@ -23,7 +23,7 @@ TOKEN = "s3cr3t-of-the-petstore"
 def replicas(
     petstore: Petstore, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ReplicaProcesses]:
-    """Two processes on one database."""
+    """Run two processes on one database."""
     folder = tmp_path_factory.mktemp("replicas")
     storage = {"database": f"sqlite:///{folder / 'shared.db'}"}
     with Idp() as idp:
@@ -42,7 +42,7 @@ def replicas(
 def call(
     replicas: ReplicaProcesses, at: int, tool: str, tenant: str = "acme", **arguments: Any
 ) -> Any:
-    """What that replica answers to an agent of the tenant."""
+    """Return that replica's answer to an agent of the tenant."""
     answer = httpx2.post(
         f"http://127.0.0.1:{replicas.ports[at]}/tool/openapi_{tool}/call",
         json=arguments,

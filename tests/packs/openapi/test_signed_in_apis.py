@@ -47,7 +47,7 @@ class SignedInApi:
 
     @property
     def document(self) -> str:
-        """The description of the API."""
+        """Return the description of the API."""
         operations = {"get": {"operationId": "list_things"}, "post": {"operationId": "add_thing"}}
         return json.dumps(
             {
@@ -75,7 +75,7 @@ class SignedInApi:
 
 @pytest.fixture
 def api() -> Iterator[SignedInApi]:
-    """The API; each test sees its own requests."""
+    """Yield the API, with requests of this test only."""
     api = SignedInApi()
     yield api
     api.server.stop()
@@ -85,7 +85,7 @@ def api() -> Iterator[SignedInApi]:
 def server(
     api: SignedInApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PackServer]:
-    """A server whose API and whose third-party pack use the same tables."""
+    """Yield a server whose API and whose third-party pack use the same tables."""
     monkeypatch.setenv("TEST_CLIENT_SECRET", CLIENT_SECRET)
     (tmp_path / "things.json").write_text(api.document, encoding="utf-8")
     table = {

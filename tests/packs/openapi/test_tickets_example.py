@@ -27,7 +27,7 @@ TICKET = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The running help desk."""
+    """Run the help desk and yield its URL."""
     server = AsgiServer(TicketServer().app()).start()
     yield server.url
     server.stop()
@@ -35,7 +35,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def server(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
-    """A server with the packs of the example's configuration; the help desk has another port."""
+    """Yield a server with the example's packs; the help desk has another port."""
     packs = tomllib.loads(CONFIGURATION)["packs"]
     tickets = packs["openapi"]["apis"]["tickets"]
     tickets |= {"base_url": url, "document": str(ROOT / tickets["document"])}

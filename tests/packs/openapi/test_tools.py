@@ -130,7 +130,7 @@ class Petstore(AsgiServer):
 
 
 def served(document: bytes) -> Any:
-    """A route's function that answers these bytes."""
+    """Return an endpoint that answers these bytes."""
 
     async def answer(_: Request) -> Response:
         return Response(document, media_type="application/octet-stream")
@@ -155,7 +155,7 @@ APIS = {"old": "/v2/swagger.json", "new": "/api/v3/openapi.yaml", "echo": "/echo
 
 
 def load(agent: PackCaller, petstore: Petstore, name: str, **more: Any) -> Any:
-    """One of the APIs of the petstore; Swagger's own host stands in the old description."""
+    """Load one of the petstore's APIs; the old description names the host of Swagger."""
     if name == "old":
         more.setdefault("base_url_override", f"{petstore.url}/v2")
     reply = agent.call("openapi_load", name=name, spec_url=petstore.url + APIS[name], **more)
@@ -165,14 +165,14 @@ def load(agent: PackCaller, petstore: Petstore, name: str, **more: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def petstore() -> Iterator[Petstore]:
-    """A petstore that no other module's tests touch."""
+    """Yield a petstore for the tests of one module."""
     with Petstore() as petstore:
         yield petstore
 
 
 @pytest.fixture(scope="module")
 def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
-    """A server whose tools may reach the petstore, at a private address as it is."""
+    """Yield a server whose tools may use the petstore's private address."""
     folder = tmp_path_factory.mktemp("openapi")
     settings: Any = {"network": {"allow_hosts": [petstore.place]}}
     settings["packs"] = {"openapi": {"literals": True}}
@@ -185,7 +185,7 @@ pytestmark = pytest.mark.requirement("X7")
 
 @pytest.fixture
 def loaded(agent: PackCaller, petstore: Petstore) -> PackCaller:
-    """An agent whose tenant has all three APIs."""
+    """Return an agent whose tenant has all three APIs."""
     for name in APIS:
         load(agent, petstore, name)
     return agent

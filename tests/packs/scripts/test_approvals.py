@@ -23,7 +23,7 @@ FIRST_SCRIPT, OTHER_SCRIPT = "def main():\n  return 'one'\n", "def main():\n  re
 
 
 def answer(agent: PackCaller, name: str = "mine") -> Any:
-    """The value; of a refusal, that it is one."""
+    """Return the script's value, or `pending` if the call waits for approval."""
     reply = agent.call("script_run", name=name)
     if reply.failure is not None:
         assert f"Script '{name}.star' is pending approval." in reply.failure
@@ -225,7 +225,7 @@ def _sha256(text: str) -> str:
 
 @pytest.fixture
 def asked(script_server: ScriptServer) -> Any:
-    """`gatepost scripts …` as a process of its own."""
+    """Return a function that runs `gatepost scripts …` as a process."""
 
     def ask(*arguments: str) -> tuple[int, str, str]:
         return completed("scripts", *arguments, cwd=script_server.folder)

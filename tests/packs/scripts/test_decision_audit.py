@@ -32,7 +32,7 @@ Gatepost = Callable[..., str]
 
 @pytest.fixture
 def gatepost(tmp_path: Path) -> Gatepost:
-    """The operator's commands, with a key ring and one script that no caller has called yet."""
+    """Return the operator's commands, with a key ring and one script that was never called."""
 
     def run(*words: str) -> str:
         code, says, complaints = completed(*words, cwd=tmp_path)

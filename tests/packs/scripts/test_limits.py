@@ -20,7 +20,7 @@ pytestmark = pytest.mark.requirement("P10")
 
 @pytest.fixture(scope="module")
 def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
-    """Any code may run, and for longer than it takes to any limit but those of time."""
+    """Yield a server that runs any code long enough to reach each limit but those of time."""
     folder = tmp_path_factory.mktemp("limits")
     with open_script_server(
         folder, exec="free", timeout_s=60.0, cpu_s=30, queue_per_tenant=1
@@ -29,8 +29,8 @@ def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptSe
 
 
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
-    """Any code may run, and not for long."""
+def short_limit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+    """Yield a server that runs any code for a short time only."""
     folder = tmp_path_factory.mktemp("hasty")
     low = {"exec": "free", "timeout_s": 2.5, "cpu_s": 1}
     with open_script_server(folder, **low) as script_server:
@@ -167,9 +167,11 @@ def test_a_script_that_reaches_a_limit_fails_with_the_limits_name(
         pytest.param(SLOW_CALL, "timeout_s", id="idle"),
     ],
 )
-def test_the_time_of_a_script_is_bounded(hasty: ScriptServer, code: str, says: str) -> None:
+def test_the_time_of_a_script_is_bounded(
+    short_limit_server: ScriptServer, code: str, says: str
+) -> None:
     """Both its processor time and its duration have a limit."""
-    reply = hasty.agent("rest").call("script_exec", code=code)
+    reply = short_limit_server.agent("rest").call("script_exec", code=code)
 
     assert re.search(says, str(reply.failure))
     assert reply.kind == "timeout"

@@ -215,14 +215,14 @@ def open_script_server(folder: Path, **scripts: Any) -> Iterator[ScriptServer]:
 
 @pytest.fixture(scope="module")
 def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
-    """A server with as many tenants as the tests need."""
+    """Yield a server with as many tenants as the tests need."""
     with open_script_server(tmp_path_factory.mktemp("script_server")) as script_server:
         yield script_server
 
 
 @pytest.fixture(params=["mcp", "rest"])
 def agent(script_server: ScriptServer, request: pytest.FixtureRequest) -> PackCaller:
-    """An agent of a tenant of its own, who calls by one of the two protocols."""
+    """Return an agent of a tenant of its own, which calls by one of the two protocols."""
     return script_server.agent(request.param)
 
 

@@ -66,7 +66,7 @@ class VaultTools:
         return file
 
     async def search(self, query: str, **more: Any) -> list[str]:
-        """The paths found; and `read` holds what was read for it."""
+        """Return the paths found; `read` then contains the paths that were read for it."""
         self.read.clear()
         hits: Hits = await vault_search(self.ctx, query, **more)
         return [hit.path.removeprefix("/vault/") for hit in hits.hits]

@@ -15,7 +15,7 @@ from tests.support.internet import Internet, Page, page_answer, redirect_answer
 def server(
     shared_internet: Internet, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PackServer]:
-    """With a few rules of its operator."""
+    """Yield a server with some settings of its operator."""
     settings = {"max_bytes": 200_000, "deny_domains": ["denied.web.test"], "timeout_s": 5}
     with open_server(
         tmp_path_factory.mktemp("office"),

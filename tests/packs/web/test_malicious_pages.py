@@ -65,14 +65,14 @@ GROWING_PAGES = {
 
 @contextmanager
 def worker_limits() -> Iterator[None]:
-    """The processor time that a worker may take: more would end it."""
+    """Assert that the block takes less processor time than a worker may."""
     before = time.process_time()
     yield
     assert time.process_time() - before < READ_S
 
 
 def page_result(source: str, *, markdown: bool = True) -> dict[str, Any]:
-    """What the worker answers for a page."""
+    """Return the worker's answer for a page."""
     return read_page({"source": source, "url": URL, "markdown": markdown})
 
 

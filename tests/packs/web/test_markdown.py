@@ -11,7 +11,7 @@ URL = "https://www.web.test/a/b"
 
 
 def page_result(html: str, *, markdown: bool = True) -> dict[str, Any]:
-    """What the worker answers for a page."""
+    """Return the worker's answer for a page."""
     return answer({"source": html, "url": URL, "markdown": markdown})
 
 

@@ -20,26 +20,26 @@ from tests.support.runners import (
 ARGUMENT_VALUES = ("a", "b", "c")
 
 
-async def make_calls(replica: ApprovalReplica, dice: random.Random) -> list[str]:
-    """Calls now and again, and may wait or come back."""
+async def make_calls(replica: ApprovalReplica, generator: random.Random) -> list[str]:
+    """Make some calls, at random with a client that waits; return the kinds of their failures."""
     kinds = []
     for _ in range(6):
-        client = {"client": WaitingClient()} if dice.random() < 0.5 else {}
-        outcome = await replica.call(what=dice.choice(ARGUMENT_VALUES), **client)  # type: ignore[arg-type]
+        client = {"client": WaitingClient()} if generator.random() < 0.5 else {}
+        outcome = await replica.call(what=generator.choice(ARGUMENT_VALUES), **client)  # type: ignore[arg-type]
         kinds.append(failure_kind(outcome))
         await asyncio.sleep(0)
     return kinds
 
 
 async def decide_requests(
-    replica: ApprovalReplica, dice: random.Random, over: asyncio.Event
+    replica: ApprovalReplica, generator: random.Random, over: asyncio.Event
 ) -> None:
     """Decide about every waiting request."""
     while not over.is_set():
         for request in await replica.service.waiting(ACME):
-            by = dice.choice((BOB, CAROL))
+            by = generator.choice((BOB, CAROL))
             try:
-                if dice.random() < 0.8:
+                if generator.random() < 0.8:
                     await replica.service.approve(ACME, request.id, by)
                 else:
                     await replica.service.reject(ACME, request.id, by, "")
@@ -54,10 +54,12 @@ async def test_there_are_never_more_effects_than_approvals(records: Records, see
     """Clients wait and return at two replicas, and two approvers decide."""
     deployment = ApprovalDeployment(records=records, require=["act"])
     replicas = [deployment.replica(), deployment.replica()]
-    dice, over = random.Random(seed), asyncio.Event()
-    people = [asyncio.create_task(decide_requests(each, dice, over)) for each in replicas]
+    generator, over = random.Random(seed), asyncio.Event()
+    people = [asyncio.create_task(decide_requests(each, generator, over)) for each in replicas]
     async with asyncio.timeout(30):
-        answers = await asyncio.gather(*(make_calls(replicas[at % 2], dice) for at in range(6)))
+        answers = await asyncio.gather(
+            *(make_calls(replicas[at % 2], generator) for at in range(6))
+        )
     over.set()
     await asyncio.gather(*people)
 

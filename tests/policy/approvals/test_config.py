@@ -77,7 +77,7 @@ CONFIG_CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 @pytest.fixture(autouse=True)
 def secrets() -> None:
-    """Where the server finds what it signs with."""
+    """Write the secrets that the configuration names."""
     Path("hook").write_text(SECRET, encoding="utf-8")
     Path("odd").write_text("hunter2", encoding="utf-8")
 

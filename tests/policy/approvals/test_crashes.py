@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # a dead server's lea
 def servers(
     request: pytest.FixtureRequest, idp: Idp, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ApprovalServers]:
-    """Two servers at one database, with nothing else between them."""
+    """Yield two servers that have only a database in common."""
     folder: Path = tmp_path_factory.mktemp("killed")
     if request.param == "sqlite":
         servers = ApprovalServers(idp, folder, {"database": "sqlite:///records.db"})

@@ -33,7 +33,7 @@ def servers(
 
 @pytest.fixture(autouse=True)
 def in_server_folder(servers: ApprovalServers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator's commands find what the configuration names."""
+    """Change to the servers' folder, so that commands find what the configuration names."""
     monkeypatch.chdir(servers.folder)
 
 

@@ -143,7 +143,7 @@ class ScriptedReceiver:
 def webhook_and_receiver(
     *answers: int | ToolFailure, at: float = 1_000.0
 ) -> tuple[Webhook, ScriptedReceiver]:
-    """A webhook whose clock stands still, and whom it tells."""
+    """Return a webhook with a stopped clock, and its receiver."""
     receiver = ScriptedReceiver(*answers)
     webhook = Webhook(lambda: receiver, clock=lambda: at)
     webhook.apply(URL, bytes(32), PAGE)

@@ -36,7 +36,7 @@ LIMITS = {"timeout_s": 30.0, "max_result_bytes": 1_000_000}
 
 
 async def ignore_denial(caller: TenantContext) -> None:
-    """No call is denied here."""
+    """Ignore that a call was denied."""
 
 
 async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:

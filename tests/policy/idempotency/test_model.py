@@ -68,7 +68,7 @@ class ModelCall(msgspec.Struct):
     left: bool = False
 
 
-class World:
+class ModelDeployment:
     """Replicas over shared stores, and everything that ever happened there."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class World:
         self.replicas[replica] = self._replica()
 
     async def pass_time(self, seconds: float) -> None:
-        """Time goes by in small steps, so that leases are renewed as they would be."""
+        """Move the clock in small steps, so that leases are renewed as usual."""
         if seconds > 100:
             if any(not call.task.done() for call in self.calls):
                 return
@@ -257,12 +257,12 @@ EVENTS = st.one_of(
 
 
 async def run_events(events: list[tuple[Any, ...]]) -> None:
-    world = World()
+    deployment = ModelDeployment()
     for name, *arguments in events:
-        await getattr(world, name)(*arguments)
+        await getattr(deployment, name)(*arguments)
         await run_ready()
-    await world.close()
-    world.check()
+    await deployment.close()
+    deployment.check()
 
 
 @given(st.lists(EVENTS, min_size=8, max_size=30))

@@ -42,7 +42,7 @@ async def records(url: str) -> AsyncIterator[Records]:
 def replica_with_quotas(
     deployment: IdempotencyDeployment, *, caller: int = 0, tenant: int = 0
 ) -> IdempotencyReplica:
-    """A replica with these quotas."""
+    """Return a replica with these quotas."""
     replica = deployment.replica()
     of_tenant = SimpleNamespace(stored_bytes=tenant)
     replica.runs.quota.apply(SimpleNamespace(stored_bytes=caller, tenant=of_tenant))

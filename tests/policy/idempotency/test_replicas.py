@@ -44,7 +44,7 @@ class ReplicaPair(ReplicaProcesses):
                 self.go()
 
     def begin(self, at: int, tool: str, what: str, key: str) -> "Future[str]":
-        """A call at one of the two; its answer's text."""
+        """Begin a call at one of the two replicas; return the future text of its answer."""
         return self._pool.submit(self._call, at, tool, what, key)
 
     def call(self, at: int, tool: str, what: str, key: str) -> str:

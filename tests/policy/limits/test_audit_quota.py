@@ -231,7 +231,7 @@ def a_call(subject: str, tenant: str) -> Call:
 
 @asynccontextmanager
 async def replicas(url: str, rules: LimitRules) -> AsyncIterator[list[QuotaReplica]]:
-    """Two, on one Valkey."""
+    """Run two replicas on one Valkey."""
     shared_stores = [await open_shared_store(url) for _ in range(2)]
     replicas = [
         QuotaReplica(MemoryRecords(), shared_store, rules) for shared_store in shared_stores

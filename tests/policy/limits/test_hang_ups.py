@@ -151,7 +151,7 @@ def taken(server: Server) -> list[int]:
 
 @pytest.fixture(params=["sqlite", "sqlite and valkey"])
 def server(idp: Idp, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server whose tenant may run one call at a time."""
+    """Yield a server whose tenant may run one call at a time."""
     storage = {"database": f"sqlite:///{tmp_path}/gatepost.db"}
     if request.param == "sqlite and valkey":
         storage["shared"] = request.getfixturevalue("valkey")

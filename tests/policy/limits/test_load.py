@@ -229,5 +229,5 @@ async def test_a_flood_leaves_another_tenant_its_calls(
 
 
 def is_a_fair_share(alone: int, together: int) -> bool:
-    """Whether the few completed what they can, and within a tenth as much beside the flood."""
+    """Return whether the calm caller completed its calls, and nearly as many beside the flood."""
     return alone >= 0.7 * CALM_CALLS * SHARE_S / WORK_S and together >= 0.9 * alone

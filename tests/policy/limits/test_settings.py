@@ -81,7 +81,7 @@ def test_the_audit_quota_does_not_apply_without_an_audit_log() -> None:
 
 @pytest.fixture(scope="module")
 def server(idp: Idp) -> Iterator[Server]:
-    """A tenant may call three times, and `whoami` once."""
+    """Yield a server where a tenant may call three times, and `whoami` once."""
     limits = {
         "requests_per_second": 0,
         "tenant": {"requests_per_second": 1 / 60, "burst": 3},

@@ -103,7 +103,7 @@ async def test_every_process_reports_a_tenants_queued_calls(valkey: str) -> None
 
 
 async def wait_until_admitted(process: LimitedProcess) -> None:
-    """A call is let in again, once what others gave back has been heard of."""
+    """Wait until a call is admitted again, after the calls of other processes have ended."""
     async with asyncio.timeout(WITHIN_S):
         while await process.call(subject="bob") != "seen":
             await run_ready(1)

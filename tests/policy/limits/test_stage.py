@@ -106,7 +106,7 @@ async def test_the_concurrent_calls_of_a_tool_are_bounded() -> None:
 
 
 async def abandon_call(process: LimitedProcess) -> None:
-    """A call whose client hangs up while it runs."""
+    """Cancel a call while it runs, as a client does that disconnects."""
     task = asyncio.create_task(process.call("wait"))
     await run_ready()
     task.cancel()
@@ -114,7 +114,7 @@ async def abandon_call(process: LimitedProcess) -> None:
 
 
 async def ask_unable_client(process: LimitedProcess) -> None:
-    """A call whose tool asks a client that cannot be asked."""
+    """Call a tool that asks a client without the capability."""
     with pytest.raises(MissingCapability):
         await process.call("ask")
 

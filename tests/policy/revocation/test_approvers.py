@@ -162,7 +162,7 @@ async def test_an_order_ends_the_waiting_work_of_exactly_its_callers(
 async def assert_calls_ask_again(
     replicas: RevocationReplicas, victim: OpenApprovals, theirs: dict[str, Any]
 ) -> None:
-    """A caller that signs in again has to ask again, at both replicas; nothing of it ever ran."""
+    """Assert that a new sign-in needs new approvals at both replicas, and that no old call ran."""
     async with replicas.later(**theirs) as client:
         for at, name in enumerate((victim.approved, victim.granted)):
 

@@ -45,7 +45,7 @@ class BackedUpServer:
         return result
 
     def work(self, name: str) -> str:
-        """A task that comes to its end; its id, once it has."""
+        """Run a task to its end; return its id."""
         (self.folder / f"go-{name}").touch()
         params = {"name": "rebuild", "arguments": {"name": name}}
         return str(self.ask("tools/call", params, **TASKS)["taskId"])
@@ -60,7 +60,7 @@ def _can(capabilities: dict[str, Any]) -> bytes:
 
 @contextmanager
 def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[BackedUpServer]:
-    """A server in that folder, at the same address where one is given."""
+    """Run a server in that folder, at that address if one is given."""
     settings: dict[str, Any] = {
         "keys": {"ring": "file:keyring.json"},
         "storage": {"database": database},
@@ -81,7 +81,7 @@ def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Backe
 
 @contextmanager
 def tasks_under_load(shop: BackedUpServer) -> Iterator[list[str]]:
-    """Tasks are begun one after another; those that were acknowledged, by their ids."""
+    """Start tasks one after another; yield the ids of those that were acknowledged."""
     begun: list[str] = []
     over = threading.Event()
 
@@ -103,7 +103,7 @@ Back = Callable[[BackedUpServer, Path], str]
 
 
 def sqlite(shop: BackedUpServer, elsewhere: Path) -> str:
-    """`gatepost backup`, and the copy becomes the database's file."""
+    """Run `gatepost backup` and put the copy in the place of the database's file."""
     output = shop.commands.succeed("backup", "kept.db")
     assert "Backed up the database to" in output.out
     assert (shop.folder / "kept.db").stat().st_mode & 0o777 == 0o600
@@ -112,7 +112,7 @@ def sqlite(shop: BackedUpServer, elsewhere: Path) -> str:
 
 
 def postgresql(server: Postgres, stack: list[str]) -> Back:
-    """`pg_dump` and `pg_restore`, as docs/storage.md writes them."""
+    """Return a function that runs `pg_dump` and `pg_restore` as docs/storage.md says."""
 
     def back(shop: BackedUpServer, elsewhere: Path) -> str:
         dump = elsewhere / "gatepost.dump"
@@ -156,7 +156,7 @@ def test_a_backup_of_a_running_server_has_all_acknowledged_data(
 
 
 def prepare_data(here: BackedUpServer) -> list[str]:
-    """One thing of each kind, acknowledged; the ids of tasks."""
+    """Store one record of each kind, acknowledged; return the ids of tasks."""
     here.commands.succeed("secrets", "set", "KEY", "--tenant", "acme", typed=SECRET)
     here.commands.succeed("revoke", "--subject", "mallory", "--reason", "left")
     workspace = tenant_folder(here.folder / "workspaces", "acme")
@@ -170,7 +170,7 @@ def prepare_data(here: BackedUpServer) -> list[str]:
 
 
 def assert_data_restored(restored_server: BackedUpServer) -> None:
-    """As the server and the commands in the new place see it."""
+    """Assert that the server and the commands in the new place read all data."""
     assert (
         "cannot be decrypted"
         not in restored_server.commands.succeed("secrets", "list", "--tenant", "acme").out

@@ -43,7 +43,7 @@ class CommandFolder:
         self.process = CommandProcess(folder, without_servers=True)
 
     def begin(self, **changes: Any) -> None:
-        """Nothing was done yet."""
+        """Remove the data and write the configuration anew."""
         for name in ("gatepost.db", "gatepost.db-wal", "gatepost.db-shm"):
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.folder / "workspaces", ignore_errors=True)
@@ -60,7 +60,7 @@ class CommandFolder:
         return {row["tenant"]: row for row in rows}
 
     async def records(self) -> Records:
-        """The database that the commands use."""
+        """Open the database that the commands use."""
         return await open_records(f"sqlite:///{self.folder}/gatepost.db")
 
 

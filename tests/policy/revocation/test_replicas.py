@@ -79,7 +79,7 @@ async def test_an_order_ends_all_open_work_of_its_callers_at_every_replica(
 async def assert_all_ends(
     replicas: RevocationReplicas, victims: list[OpenRequests], *, shut: bool
 ) -> None:
-    """What each has begun, and what each could begin."""
+    """Assert that all open requests of the victims ended and that new ones are refused."""
     for victim in victims:
         await wait_for_end(victim.listener)
         await wait_for_end(victim.getter)
@@ -90,7 +90,7 @@ async def assert_all_ends(
 
 
 async def assert_refused(client: ReplicaClient, at: int, *, shut: bool) -> None:
-    """The old token opens nothing at a replica, however often it was good there."""
+    """Assert that a replica refuses the old token, however often it was accepted there."""
     answer = await client.send(
         client.modern("server/discover", None), client.mirrors("server/discover", None), at=at
     )
@@ -104,7 +104,7 @@ async def assert_refused(client: ReplicaClient, at: int, *, shut: bool) -> None:
 async def assert_new_token_works(
     replicas: RevocationReplicas, victims: list[OpenRequests], theirs: dict[str, Any], *, shut: bool
 ) -> None:
-    """Who signs in again is served, and finds its tasks ended and what was revoked of sessions."""
+    """Assert that a new token is served, and finds the tasks and revoked sessions ended."""
     async with replicas.later(**theirs) as client:
 
         async def served() -> bool:

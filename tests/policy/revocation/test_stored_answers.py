@@ -22,7 +22,7 @@ REVOKED_CALLERS: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 
 async def keyed_call(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
-    """A call with its name as idempotency key: status, and the error or what the tool answered."""
+    """Call with the name as idempotency key; return the status, and the error or the result."""
     url = client.url(at).replace("/mcp", "/tool/hold/call")
     head = {"Idempotency-Key": name}
     answer = await client.send(json.dumps({"name": name}).encode(), head, url=url)

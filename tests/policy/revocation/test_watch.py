@@ -191,7 +191,7 @@ async def wait_for_changes(process: WatchingProcess, times: int) -> None:
 async def watching(
     process: WatchingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[WatchingProcess]:
-    """One that looks by itself only when it is woken."""
+    """Yield a process that polls only when it is woken."""
     monkeypatch.setattr(change_poller, "POLL_S", 3600.0)
     async with process.watching():
         yield process

@@ -62,7 +62,7 @@ class Revocable(ApprovalDeployment):
         return self.snapshot.revokes(caller, self.clock.now)
 
     def learn(self, *revocations: RevocationRecord) -> None:
-        """Both have read these, and have not done anything about them yet."""
+        """Let both read these revocations, without acting on them yet."""
         self.snapshot = RevocationSnapshot([*self.snapshot.revocations, *revocations])
 
     async def shut(self, record: RevocationRecord) -> int:

@@ -52,7 +52,7 @@ WITHIN_S = 60.0
 
 @pytest.fixture(scope="module")
 def server(idp: object, working_directory: Path) -> Iterator[Server]:
-    """The tools of the soak, with limits, audit and approvals as in production."""
+    """Yield a server with the soak's tools, and limits, audit and approvals as in production."""
     with pytest.MonkeyPatch.context() as patch:
         # asyncio's own loop keeps a cancelled timer until the time that it was set for.
         patch.setattr(Server, "run_loop", staticmethod(uvloop.run))
@@ -72,7 +72,7 @@ def server(idp: object, working_directory: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def traffic(server: Server) -> BenchTraffic:
-    """A caller of the server."""
+    """Return a caller of the server."""
     client = server.client
     return BenchTraffic(("127.0.0.1", client.port), client.authority, client.path, server.token())
 
@@ -92,7 +92,7 @@ def no_collector() -> Iterator[None]:
 
 
 def live_objects(kinds: tuple[type, ...]) -> Counter[str]:
-    """The live objects of these types, by type."""
+    """Return the live objects of these types, by type."""
     return Counter(
         type(value).__qualname__ for value in gc.get_objects() if isinstance(value, kinds)
     )
@@ -100,7 +100,7 @@ def live_objects(kinds: tuple[type, ...]) -> Counter[str]:
 
 def texts() -> int:
     """
-    How many blocks of memory could hold the text of an argument.
+    Return how many blocks of memory could contain the text of an argument.
 
     The sum of all bytes would count what else this process does: a table read for the first time, a
     log record that waits for its thread.

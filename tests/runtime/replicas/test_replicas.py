@@ -46,7 +46,7 @@ async def restart_replica(replicas: BalancedReplicas, number: int) -> None:
 
 
 async def task_with_status(client: ReplicaClient, task_id: str, status: str) -> dict[str, object]:
-    """A task, once it has come that far; each look goes to whichever replica comes."""
+    """Return a task as soon as it has that status; each poll may reach another replica."""
 
     async def look() -> dict[str, object]:
         while True:
@@ -333,7 +333,7 @@ async def test_a_retried_call_has_one_effect(replicas: BalancedReplicas) -> None
 
 
 async def _two(stream: ReplicaStream) -> set[str]:
-    """The methods of the next two messages."""
+    """Return the methods of the next two messages."""
     return {(await stream.next())["method"], (await stream.next())["method"]}
 
 

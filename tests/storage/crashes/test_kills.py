@@ -128,7 +128,7 @@ class Killer:
         self._check()
 
     def _round(self) -> None:
-        """Twice or more two processes with the same keys, of which one or both are killed."""
+        """Run pairs of processes with the same keys, and kill one or both of each pair."""
         used, processes = list[str](), list[CrashProcess]()
         for _ in range(AT_ONCE):
             keys = [self._key()]
@@ -142,7 +142,7 @@ class Killer:
         self._left += [key for key in used if key not in answered]
 
     def _finish(self) -> None:
-        """What is left is done now, and every call is answered."""
+        """Finish the calls that are left, and report those that were never answered."""
         keys, self._left = self._left, []
         if keys:
             self._go([self._fork(keys, kill=False)])
@@ -231,7 +231,7 @@ class Killer:
                     process.kill_at = time.monotonic() + process.kill_after_s
 
     def _check(self) -> None:
-        """In a process of its own, which sees what is durable and nothing else."""
+        """Check the records in a process of its own, which sees only what is durable."""
         reader, tell = os.pipe()
 
         def look() -> None:
@@ -304,7 +304,7 @@ def kills(folder: Path, database: str, shared: str, number: int) -> CrashReport:
 
 
 def holds(report: CrashReport, number: int) -> None:
-    """Nothing was done twice, nothing that was acknowledged is lost, and the chain is whole."""
+    """Assert that no call ran twice, no acknowledged record is lost, and the chain is whole."""
     assert report.problems == []
     assert report.kills >= number
     assert report.done > 0

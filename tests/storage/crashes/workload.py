@@ -243,7 +243,7 @@ RunReports = Sequence[Mapping[str, Any]]
 
 
 async def broken_promises(services: Services, told: RunReports) -> list[str]:
-    """Each promise that does not hold, in a sentence; *told* is all since the stores were made."""
+    """Return each broken promise as a sentence; *told* has all reports since the stores exist."""
     effects = _effects()
     requests = await _requests(services)
     rows = await _rows(services)

@@ -95,7 +95,7 @@ class RevisionCaller:
     def request(
         self, method: str, params: Mapping[str, Any], identity: int
     ) -> tuple[bytes, dict[str, str]]:
-        """Body and headers of a request."""
+        """Return the body and headers of a request."""
         if not self.is_modern:
             meta = {"progressToken": f"p{identity}"}
             return message(method, {**params, "_meta": meta}, identity), self._headers
@@ -111,7 +111,7 @@ class RevisionCaller:
     async def messages_of(
         self, method: str, params: Mapping[str, Any], identity: int
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        """The messages of one request; leaving the block hangs up."""
+        """Yield the messages of one request; the end of the block disconnects."""
         body, headers = self.request(method, params, identity)
         async with self._http.stream("POST", self._url, content=body, headers=headers) as answer:
             yield _messages(answer)
@@ -162,12 +162,12 @@ class RevisionCaller:
         await asyncio.wait({task})
 
     async def send(self, method: str, **params: Any) -> httpx2.Response:
-        """The whole answer to one request."""
+        """Return the whole answer to one request."""
         body, headers = self.request(method, params, next(self._ids))
         return await self._http.post(self._url, content=body, headers=headers)
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """The result of one request."""
+        """Return the result of one request."""
         async with self.messages_of(method, params, next(self._ids)) as messages:
             last = [message async for message in messages][-1]
         assert "result" in last, last
@@ -185,7 +185,7 @@ class RevisionCaller:
 
     @asynccontextmanager
     async def told_of_changes(self) -> AsyncIterator[ReplicaStream]:
-        """The stream on which the revision announces changed lists."""
+        """Open the stream on which the revision announces changed lists."""
         if not self.is_modern:
             headers = self._headers | {"Accept": "text/event-stream"}
             async with self._http.stream("GET", self._url, headers=headers) as answer:
@@ -216,7 +216,7 @@ async def open_caller(
     scope: str = "mcp:modern mcp:session",
     **claims: Any,
 ) -> AsyncIterator[RevisionCaller]:
-    """A caller of a running gate."""
+    """Open a caller of a running gate."""
     headers = {
         "Authorization": f"Bearer {gate.token(org_id='acme', scope=scope, **claims)}",
         "Accept": "application/json, text/event-stream",
@@ -236,7 +236,7 @@ names = count()
 
 
 def each_cell(test: object) -> object:
-    """One test for each caller and upstream."""
+    """Run a test once for each caller and upstream."""
     for mark in every_cell:
         test = mark(test)
     return test

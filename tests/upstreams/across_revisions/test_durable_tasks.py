@@ -75,16 +75,16 @@ class Plant(ScriptedServer):
         await result_answer({"resultType": "complete"})(posted, send)
 
     def polled(self, name: str) -> bool:
-        """Whether the gate has asked for the task, which it does once the task is durable."""
+        """Return whether the gate has polled the task, which it does once the task is durable."""
         return any(request.body["params"]["taskId"] == name for request in self.of("tasks/get"))
 
     def finish(self, name: str) -> None:
-        """The task has its result."""
+        """Give the task its result."""
         value = {"content": [{"type": "text", "text": f"built {name}"}]}
         self.tasks[name] |= {"status": "completed", "result": value}
 
     def ask(self, name: str, key: str) -> None:
-        """The task asks."""
+        """Make the task ask for input."""
         self.tasks[name] |= {"status": "input_required", "inputRequests": {key: QUESTION}}
 
 
@@ -118,7 +118,7 @@ class Factory:
         return output
 
     async def until(self, client: ReplicaClient, at: int, task: str, *statuses: str) -> Any:
-        """The task once it has one of these statuses."""
+        """Return the task as soon as it has one of these statuses."""
         async with asyncio.timeout(WITHIN_S):
             while True:
                 params = {"taskId": task}
@@ -171,7 +171,7 @@ def running(
 
 @pytest.fixture
 async def client(running: Factory) -> AsyncIterator[ReplicaClient]:
-    """A client of replicas that both know the tool."""
+    """Yield a client of replicas that both know the tool."""
     async with running.replicas.client(scope="plant") as client, asyncio.timeout(WITHIN_S):
         for at in (0, 1):
             while True:

@@ -117,7 +117,7 @@ class Killing:
         killed: asyncio.Event,
         counts: Counter[str],
     ) -> str:
-        """What a caller hears in the end; "" if its connection broke before it was asked."""
+        """Return the caller's last answer; "" if its connection broke before it was asked."""
         params: dict[str, Any] = {"name": TOOL, "arguments": {"name": name}}
         try:
             first = await client.ask("tools/call", params, at=number, capabilities=FORMS)
@@ -145,7 +145,7 @@ class Killing:
                 return str(ended["content"][0]["text"])
 
     def _judge(self, name: str, answer_text: str) -> None:
-        """What was said is true, by the shop's own count."""
+        """Assert that the shop's own count agrees with the answer."""
         begun, done = self.shop.begun[name], self.shop.done[name]
         assert begun <= 1
         assert done <= begun
@@ -203,7 +203,7 @@ def killed_replicas(
 
 @pytest.fixture
 async def ready_replicas(killed_replicas: Killing) -> Killing:
-    """All replicas know the tool."""
+    """Return the replicas after all of them know the tool."""
     async with killed_replicas.replicas.client(scope="shop") as client, asyncio.timeout(WITHIN_S):
         for at in (LIVE_REPLICA, *KILLED_REPLICAS):
             while True:

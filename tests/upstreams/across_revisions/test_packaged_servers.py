@@ -32,7 +32,7 @@ RENAMED_TOOLS = {
 
 
 def program(package: str, *args: str, **more: Any) -> dict[str, Any]:
-    """An `[[upstreams]]` table for a server of the MCP project."""
+    """Return an `[[upstreams]]` table for a server of the MCP project."""
     script_path = install() / "@modelcontextprotocol" / package / "dist" / "index.js"
     return {
         "tenants": ["acme"],
@@ -61,14 +61,14 @@ def with_secret(services: Services) -> None:
 
 @pytest.fixture(scope="module")
 def logged() -> Iterator[list[Any]]:
-    """Everything that the gate logs."""
+    """Yield all log events of the gate."""
     with capture_logs() as lines:
         yield lines
 
 
 @pytest.fixture(scope="module")
 def gate(idp: Idp, folder: Path, logged: list[Any]) -> Iterator[Server]:
-    """Four programs behind one gate."""
+    """Yield a gate in front of four programs."""
     shared, closed = str(folder / "shared"), str(folder / "closed")
     environment = {"GITHUB_TOKEN": "secret:GITHUB", "MODE": "quiet"}
     file = {"MEMORY_FILE_PATH": str(folder / "memory" / "memory.jsonl")}
@@ -96,7 +96,7 @@ def gate(idp: Idp, folder: Path, logged: list[Any]) -> Iterator[Server]:
 
 
 async def listed_tools(caller: RevisionCaller) -> dict[str, dict[str, Any]]:
-    """The tools that a caller sees, by name."""
+    """Return the tools that a caller sees, by name."""
     return {tool["name"]: tool for tool in (await caller.ask("tools/list"))["tools"]}
 
 

@@ -88,7 +88,7 @@ class Books(MCPServer):
         return f"removed: {choice.yes}"
 
     async def cover(self) -> Image:
-        """A picture."""
+        """Return a picture."""
         return Image(data=PIXEL, format="png")
 
     async def fail(self) -> str:
@@ -138,7 +138,7 @@ class Bridge(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def bridge(idp: Idp) -> Iterator[Bridge]:
-    """Both eras behind one gate."""
+    """Yield a gate in front of upstreams of both eras."""
     servers: dict[Era, Books] = {"modern": Books(), "session": Books()}
     apps = {
         "modern": servers["modern"].streamable_http_app(),
@@ -182,7 +182,7 @@ TYPESCRIPT = [
 
 @pytest.fixture
 def token(bridge: Bridge) -> str:
-    """The key of a caller, once all tools are listed."""
+    """Return the token of a caller after all tools are listed."""
     token = bridge.gate.token(org_id="acme", scope="mcp:modern mcp:session")
     names = {f"mcp_{era}__count" for era in UPSTREAMS}
     eventually(lambda: names <= {*bridge.gate.client.listed(token)}, within=WITHIN_S)

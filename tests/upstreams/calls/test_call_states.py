@@ -46,7 +46,7 @@ ACCEPT_ANSWER: dict[str, Any] = {"action": "accept", "content": {"ok": True}}
 
 
 def input_required(keys: list[str], state: str | None) -> UpstreamResult:
-    """A modern upstream's answer that asks for these inputs."""
+    """Return a modern upstream's answer that asks for these inputs."""
     form = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": FORM}}
     value: dict[str, Any] = {
         "resultType": "input_required",
@@ -65,7 +65,7 @@ ROUNDS = st.lists(
 
 
 def call_actions(rounds: list[tuple[list[str], str | None]], *, anew: bool) -> list[RoundAction]:
-    """The actions of a call; with *anew* the machine is made again for each round."""
+    """Return the actions of a call; with *anew* the machine is made again for each round."""
     machine, remaining_rounds, actions = ModernCall(SERVER, CAPABILITIES, TARGET), [*rounds], []
     action = machine.begin()
     while True:

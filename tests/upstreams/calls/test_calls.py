@@ -40,12 +40,12 @@ CRM = UpstreamServer(id="0b5e", tenant="acme", name="crm")
 
 
 def text_result(text: str, **more: Any) -> UpstreamResult:
-    """A result of one text."""
+    """Return a result of one text."""
     return UpstreamResult({"content": [{"type": "text", "text": text}], **more})
 
 
 def form(message: str = "Sure?") -> dict[str, Any]:
-    """The parameters of a form."""
+    """Return the parameters of a form."""
     return {"mode": "form", "message": message, "requestedSchema": FORM}
 
 
@@ -137,18 +137,18 @@ class ScriptedUpstreamCalls:
         raise NotImplementedError
 
     async def forget(self, server_id: str) -> None:
-        """Nothing is kept."""
+        """Do nothing, because nothing is stored."""
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
     def ran(self, method: str = "tools/call") -> int:
-        """How often a request came in."""
+        """Return how often a request of that method arrived."""
         return sum(exchange.method == method for exchange in self.exchanges)
 
 
 def definition(key: str = "act", **value: Any) -> Definition:
-    """The definition of a tool."""
+    """Return the definition of a tool."""
     tool_fields = {"name": key, "inputSchema": {"type": "object"}, **value}
     return Definition(
         section="tools", key=key, name=f"mcp_crm__{key}", value=tool_fields, digest="d1"
@@ -158,7 +158,7 @@ def definition(key: str = "act", **value: Any) -> Definition:
 def offered_tool(
     calls: UpstreamCalls, server: UpstreamServer = CRM, made: Definition | None = None
 ) -> Tool:
-    """The tool behind which an upstream's tool stands, as the catalogue makes it."""
+    """Return the tool that the catalogue makes of an upstream's tool."""
     made = made or definition()
     schema = dict(made.value["inputSchema"])
     return Tool(
@@ -172,7 +172,7 @@ def offered_tool(
 
 
 async def asks_in_rounds(exchange: Exchanged) -> UpstreamResult:
-    """A modern tool that asks once."""
+    """Answer like a modern tool that asks once."""
     options = exchange.options
     if options.input_responses is None:
         input_requests = {"sure?": {"method": "elicitation/create", "params": form()}}
@@ -188,7 +188,7 @@ async def asks_in_rounds(exchange: Exchanged) -> UpstreamResult:
 
 
 async def asks_once(exchange: Exchanged) -> UpstreamResult:
-    """A session-era tool that asks once while it runs."""
+    """Answer like a session-era tool that asks once while it runs."""
     answer = await exchange.ask("elicitation/create", form())
     return text_result(f"{answer['result']['content']}")
 

@@ -41,7 +41,7 @@ TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 
 def error_for_caller(required: Any, declared: dict[str, Any]) -> Exception:
-    """What the caller hears when the upstream says that it needs these capabilities."""
+    """Return the caller's error after the upstream requires these capabilities."""
     data = {"requiredCapabilities": required}
     return errored(SERVER, Errored(MISSING_CAPABILITY, "no", data), declared=declared)
 

@@ -82,7 +82,7 @@ async def asks_and_hangs(exchange: Exchanged) -> None:
 
 
 def second_round(first: Response) -> bytes:
-    """The body of the round that answers the first one."""
+    """Return the body of the round that answers the first one."""
     request_meta = {
         META + "protocolVersion": "2026-07-28",
         META + "clientCapabilities": ALL_CAPABILITIES,

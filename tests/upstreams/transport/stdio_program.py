@@ -30,7 +30,7 @@ def text(value: object) -> dict[str, object]:
 
 
 def child(*options: object) -> int:
-    """A process that outlives this one: it leaves the group, or ignores the signal."""
+    """Start a process that outlives this one: it leaves the group, or ignores the signal."""
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     started = subprocess.Popen(
         [sys.executable, "-I", "-c", code], start_new_session="leave" in options

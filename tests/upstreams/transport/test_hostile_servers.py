@@ -47,7 +47,7 @@ MAX_MEMORY = 60_000_000
 
 
 def endless(piece: bytes, kind: str = EVENTS, begun: bytes = b"", **headers: str) -> Answer:
-    """The same piece for ever."""
+    """Return an answer that sends the same piece without end."""
 
     async def answer(posted: Posted, send: Send) -> None:
         await begin_answer(send, kind=kind, **headers)
@@ -61,7 +61,7 @@ def endless(piece: bytes, kind: str = EVENTS, begun: bytes = b"", **headers: str
 
 
 async def answer_with_large_result(posted: Posted, send: Send) -> None:
-    """A result of 100 MB that is as it should be."""
+    """Answer with a valid result of 100 MB."""
     await begin_answer(send)
     await send_more(send, b'{"jsonrpc":"2.0","id":%d,"result":{"a":"' % posted.id)
     for _ in range(100_000_000 // len(BODY_CHUNK)):
@@ -70,7 +70,7 @@ async def answer_with_large_result(posted: Posted, send: Send) -> None:
 
 
 def answer_with_change(change: Callable[[dict[str, Any]], Any]) -> Answer:
-    """A final message that was changed."""
+    """Return an answer whose final message is changed."""
 
     async def answer(posted: Posted, send: Send) -> None:
         body = msgspec.json.encode(change(send_final_event(posted)))
@@ -90,7 +90,7 @@ async def stalls_in_its_stream(posted: Posted, send: Send) -> None:
 
 
 async def answer_by_bytes(posted: Posted, send: Send) -> None:
-    """One byte of a comment at a time, which is no message."""
+    """Answer with one byte of a comment at a time, which is no message."""
     await begin_answer(send, kind=EVENTS)
     gone = asyncio.ensure_future(stall(posted))
     while not gone.done():
@@ -99,7 +99,7 @@ async def answer_by_bytes(posted: Posted, send: Send) -> None:
 
 
 def gzip_bomb() -> bytes:
-    """Two hundred megabytes of zeros in gzip: one block, repeated."""
+    """Return two hundred megabytes of zeros in gzip: one block, repeated."""
     compressing = zlib.compressobj(9, wbits=31)
     blocks = [
         compressing.compress(b"\0" * 2_000_000) + compressing.flush(zlib.Z_FULL_FLUSH)
@@ -153,7 +153,7 @@ HOSTILE_ANSWERS: dict[str, tuple[Answer, str]] = {
 async def neighbour(
     scripted_server: tuple[ScriptedServer, str],
 ) -> AsyncIterator[tuple[ScriptedServer, ConnectingProcess, str, str]]:
-    """A hostile server and a good one, and one process that connects to both."""
+    """Yield a hostile server and a good one, and one process that connects to both."""
     app, url = scripted_server
     good_server = ScriptedServer()
     good_server.answers["tools/call"] = result_answer(EMPTY_RESULT)

@@ -54,7 +54,7 @@ async def messages_of(
     params: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[UpstreamMessage]:
-    """All messages of one request."""
+    """Return all messages of one request."""
     call_params = {"name": "act", "arguments": {}} if params is None else params
     async with (
         asyncio.timeout(WITHIN_S),
@@ -69,14 +69,14 @@ async def result_of(
     params: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Mapping[str, Any]:
-    """The result of one request."""
+    """Return the result of one request."""
     last = (await messages_of(connection, method, params, **options))[-1]
     assert isinstance(last, UpstreamResult), last
     return last.value
 
 
 async def failure_of(connection: UpstreamConnection, **options: Any) -> ConnectionFailure:
-    """Why a request fails."""
+    """Return why a request fails."""
     with pytest.raises(ConnectionFailure) as failed:
         await messages_of(connection, **options)
     return failed.value
@@ -86,7 +86,7 @@ async def failure_of(connection: UpstreamConnection, **options: Any) -> Connecti
 async def crm(
     scripted_server: tuple[ScriptedServer, str],
 ) -> AsyncIterator[tuple[ScriptedServer, Any]]:
-    """A scripted server, and a function that connects to it."""
+    """Yield a scripted server, and a function that connects to it."""
     app, url = scripted_server
     process = ConnectingProcess(url.split("/")[2])
 

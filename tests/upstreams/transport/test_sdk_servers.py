@@ -45,7 +45,7 @@ def sdk_server() -> MCPServer:
 
     @server.tool()
     async def cover() -> Image:
-        """A picture."""
+        """Return a picture."""
         return Image(data=PIXEL, format="png")
 
     @server.tool()
@@ -81,7 +81,7 @@ def fastmcp_server() -> fastmcp.FastMCP[Any]:
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, str]]:
-    """Their URLs; `plain` answers with JSON instead of events, `alone` keeps no sessions."""
+    """Yield the URLs; `plain` answers JSON instead of events, `alone` has no sessions."""
     apps = {
         "sdk": sdk_server().streamable_http_app(),
         "plain": sdk_server().streamable_http_app(json_response=True),
@@ -106,7 +106,7 @@ async def process(servers: dict[str, str]) -> AsyncIterator[ConnectingProcess]:
 def connected(
     process: ConnectingProcess, url: str, era: Era, principal: tuple[str, ...] | None = None
 ) -> UpstreamConnection:
-    """A connection that knows the era already, as it does after its first request."""
+    """Return a connection that knows the era already, as it does after its first request."""
     connection = process.http(url, principal)
     set_known_era(process.connections, url, era)
     return connection

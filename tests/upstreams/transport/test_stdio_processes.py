@@ -34,7 +34,7 @@ PROGRAM = str(Path(__file__).with_name("stdio_program.py"))
 
 
 def program_that(*behaviour: str, **more: Any) -> StdioProgram:
-    """A program that has these behaviours (`stdio_program.py`)."""
+    """Return a program that has these behaviours (`stdio_program.py`)."""
     return StdioProgram(
         command=sys.executable,
         args=("-I", PROGRAM, msgspec.json.encode(behaviour).decode()),
@@ -51,7 +51,7 @@ async def process() -> AsyncIterator[ConnectingProcess]:
 
 
 async def tool_answer(connection: UpstreamConnection, name: str, **arguments: Any) -> Any:
-    """What a tool of the program says."""
+    """Return the answer of the program's tool."""
     call_params = {"name": name, "arguments": arguments}
     return json.loads((await result_of(connection, params=call_params))["content"][0]["text"])
 

@@ -19,7 +19,7 @@ from tests.upstreams.transport.test_http_requests import messages_of, result_of
 
 
 def packaged(name: str, *args: str, **more: Any) -> StdioProgram:
-    """A server of the MCP project from npm."""
+    """Return a server of the MCP project from npm."""
     script = install() / "@modelcontextprotocol" / name / "dist" / "index.js"
     return StdioProgram(
         command=str(NODE), args=(str(script), *args), reads=(str(FOLDER), *more.pop("reads", ())),

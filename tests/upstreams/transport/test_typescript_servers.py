@@ -20,7 +20,7 @@ ACCEPT_HEADER = {"accept": "application/json, text/event-stream"}
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
-    """Where `session_servers.mjs` answers."""
+    """Yield the URL where `session_servers.mjs` answers."""
     process = Process(command("session_servers.mjs"), env=environment())
     try:
         port = process.wait_for(r"port (\d+)", timeout_s=STARTS_WITHIN_S)[1]
