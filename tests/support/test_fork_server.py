@@ -37,7 +37,7 @@ threading.Thread(target=lambda: (threading.main_thread().join(), print("the thre
 
 
 def ended_with(process: Process) -> tuple[int, list[str], str]:
-    """How it ended, and what it said."""
+    """Return the exit code, the lines of standard output, and standard error."""
     try:
         process.write_line("héllo")
         code = process.process.wait(20)
