@@ -86,8 +86,7 @@ def run(setup: ServerSetup, announce: Callable[[], object]) -> int:
     """
     Serve until SIGTERM or SIGINT and answer the exit code.
 
-    *announce* is called once, when every process accepts connections. Raises StoreRefused and
-    StoreUnavailable.
+    *announce* is called once, when every process accepts connections. Raises START_ERRORS.
     """
     configure(level=setup.config.log.level, form=setup.config.log.format)
     raise_limit()
@@ -343,9 +342,11 @@ class WorkerProcesses:
         try:
             work(self._setup, lambda: os.write(tell, b"."), number=worker)
             code = 0
-        except (StoreRefused, StoreUnavailable) as error:
+        except START_ERRORS as error:
             _log.error("worker_not_started", extra={"reason": str(error)})
         finally:
+            if sys.exc_info()[0] is not None:
+                _log.critical("worker_failed", exc_info=True)
             # Not sys.exit, because the parent's open work must not be finished twice.
             os._exit(code)
 

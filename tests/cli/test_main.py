@@ -108,6 +108,27 @@ def test_a_port_in_use_is_answered_with_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.out + done.err
 
 
+def test_a_host_that_is_no_name_is_answered_with_a_sentence(tmp_path: Path) -> None:
+    """A label of a host name has at most 63 characters."""
+    host = "a" * 70
+    settings = {"GATEPOST_LISTEN__HOST": host, "GATEPOST_MODE": "production"}
+    config = """
+resource = "https://mcp.example.com/mcp"
+listen.trusted_proxies = ["10.0.0.0/8"]
+tools.packs = ["demo"]
+issuers = [{ issuer = "https://id.example.com", tenant = { value = "acme" } }]
+"""
+    (tmp_path / "gatepost.toml").write_text(config)
+    completed("keyring", "new", "keyring.json", cwd=tmp_path)
+    done = completed(
+        "serve", cwd=tmp_path, env={**settings, "GATEPOST_KEYS__RING": "file:keyring.json"}
+    )
+
+    assert done.code == 1
+    assert f"cannot listen on {host} (listen.port): it is no host name" in done.err
+    assert "Traceback" not in done.out + done.err
+
+
 def test_dev_refuses_to_start_with_a_production_marker(tmp_path: Path) -> None:
     """One marker in the environment is enough; no file is left behind."""
     done = completed("dev", "--port", "0", cwd=tmp_path, env={"APP_ENV": "production"})

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gatepost.secrets.keyring import create
-from tests.support.commands import Gatepost, dev, run, running, token
+from tests.support.commands import Gatepost, completed, dev, run, running, token
 from tests.support.processes import Process, python_environment
 
 
@@ -159,12 +159,18 @@ issuers = [{{ issuer = "http://127.0.0.1:1/dev-as", tenant = {{ value = "{tenant
 """
 
 
-@contextlib.contextmanager
-def serving(folder: Path, *, workers: int, shared: str = "") -> Iterator[Gatepost]:
+def write_config(folder: Path, workers: int, shared: str, more: str = "") -> None:
+    """Write a configuration with a free port, and *more* settings."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     text = CONFIG.format(port=port, workers=workers, tenant="acme", shared=shared)
-    (folder / "gatepost.toml").write_text(text)
+    (folder / "gatepost.toml").write_text(text + more)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *, workers: int, shared: str = "") -> Iterator[Gatepost]:
+    """Run `gatepost serve` during a block."""
+    write_config(folder, workers, shared)
     with running("serve", cwd=folder) as gatepost:
         yield gatepost
 
@@ -266,3 +272,31 @@ def test_two_servers_cannot_share_a_port(gatepost: Gatepost, tmp_path: Path) -> 
     finally:
         second.kill()
     assert get(f"{gatepost.origin}/health")[0] == 200
+
+
+FAILING_PACK = """
+from gatepost import Pack
+
+pack = Pack("failing")
+
+
+@pack.lifespan
+async def open_ledger():
+    raise RuntimeError("the ledger is locked")
+    yield
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failing_lifespan_is_reported_by_each_number_of_workers(
+    tmp_path: Path, workers: int, valkey: str
+) -> None:
+    """An operator learns which pack keeps the server from starting."""
+    (tmp_path / "failing.py").write_text(FAILING_PACK)
+    write_config(tmp_path, workers, valkey, 'tools.load = ["./failing.py"]\n')
+
+    done = completed("serve", cwd=tmp_path)
+
+    assert done.code == 1
+    assert "the ledger is locked" in done.out + done.err
+    assert "Traceback" not in done.out + done.err

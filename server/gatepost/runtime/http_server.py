@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import faulthandler
 import math
 import signal
@@ -263,10 +264,12 @@ def bind(host: str, port: int, setting: str = "listen.port") -> socket.socket:
     """Return a listening socket; raises ListenError (port in use, no such address)."""
     try:
         return _bound(host, port)
+    except UnicodeError:
+        raise ListenError(f"cannot listen on {host} ({setting}): it is no host name") from None
     except OSError as error:
+        hint = " Is another server running there?" if error.errno == errno.EADDRINUSE else ""
         raise ListenError(
-            f"cannot listen on {host} port {port} ({setting}): {error.strerror}. "
-            "Is another server running there?"
+            f"cannot listen on {host} port {port} ({setting}): {error.strerror}.{hint}"
         ) from None
 
 

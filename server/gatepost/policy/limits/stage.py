@@ -318,7 +318,7 @@ class AdmittedCall(msgspec.Struct):
             if not execution.done():
                 execution.add_done_callback(lambda _: self.end(), context=Context())
                 return
-        self.over = True
+        self.executions, self.over = (), True  # the outcomes are large
         if not self.pauses:
             leave(self.call_limits)
 
@@ -335,7 +335,7 @@ def count_until(execution: "asyncio.Future[Any]") -> None:
     caller could start any number of executions by leaving each of them.
     """
     admitted = ADMITTED_CALL.get()
-    while admitted is not None:
+    while admitted is not None and not admitted.over:
         running = [earlier for earlier in admitted.executions if not earlier.done()]
         admitted.executions = (*running, execution)
         admitted = admitted.outer
