@@ -55,7 +55,7 @@ def canonical(name: bytes) -> bytes:
     return name.lower().translate(FOLDS)
 
 
-class Impersonating:
+class ImpersonationFilter:
     """
     Detects headers with which a caller could claim an identity.
 
@@ -119,7 +119,7 @@ class IdentityHeaders:
         used = [name for name in self._names if name]
         if len(set(used)) < len(used):
             raise ValueError("two identity headers have the same name")
-        self._impersonates = Impersonating(reserved=used)
+        self._impersonates = ImpersonationFilter(reserved=used)
 
     def of(self, caller: TenantContext) -> list[HeaderField]:
         """Return the identity headers of this caller."""

@@ -66,8 +66,8 @@ class KeySet:
     The keys of one issuer, never shared with another, whatever URL both name (RFC 7517).
 
     *load* fetches them or raises FetchError. Nothing is fetched before the first request or call of
-    `warm`. A *permanent* set is refreshed forever; any other set only while it is used. *strangers*
-    is the log of all issuers whose names callers can invent.
+    `warm`. A *permanent* set is refreshed forever; any other set only while it is used.
+    *unverified_log* is the log of all issuers whose names callers can invent.
     """
 
     def __init__(

@@ -178,11 +178,12 @@ def alternated(addresses: Sequence[str]) -> Sequence[str]:
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """
-    An httpx2 transport that connects only to hosts that *reach* allows.
+    An httpx2 transport that connects only to hosts that *address_policy* allows.
 
     With *proxy* (the operator's own, which is not checked), public addresses are reached through
     the proxy and others directly, because a proxy leads out of the network and not into it. If
-    *reach* allows it, the proxy resolves names itself. Addresses in a URL are still refused here.
+    *address_policy* allows it, the proxy resolves names itself. Addresses in a URL are still
+    refused here.
     """
 
     def __init__(

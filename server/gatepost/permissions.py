@@ -28,7 +28,7 @@ def close_to_others(handle: int, shown_path: str) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode & GROUP_AND_OTHERS:
         os.fchmod(handle, mode & ~GROUP_AND_OTHERS)
-        log.warning("closed_to_others", extra={"path": shown_path, "mode": f"{mode:04o}"})
+        log.warning("permissions_removed", extra={"path": shown_path, "mode": f"{mode:04o}"})
 
 
 def is_foreign(status: os.stat_result) -> bool:

@@ -1,4 +1,4 @@
-"""Algorithm and key confusion: group A of the attack catalogue, through the front door."""
+"""Algorithm and key confusion: group A of the attack catalogue, over HTTP."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What a token says of itself: group C of the attack catalogue, through the front door."""
+"""What a token says of itself: group C of the attack catalogue, over HTTP."""
 
 import time
 from collections.abc import Callable

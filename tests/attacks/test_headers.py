@@ -1,4 +1,4 @@
-"""Tricks in the token's header: group H of the attack catalogue, through the front door."""
+"""Tricks in the token's header: group H of the attack catalogue, over HTTP."""
 
 import base64
 import json

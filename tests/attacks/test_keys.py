@@ -1,4 +1,4 @@
-"""Keys, discovery, caches, network: group N of the attack catalogue, through the front door."""
+"""Keys, discovery, caches, network: group N of the attack catalogue, over HTTP."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""What is on record of calls that come through the front door."""
+"""The audit records of calls over HTTP."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatepost_authz import IdentityHeaders
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.headers import Impersonating
+from gatepost_authz.headers import ImpersonationFilter
 from gatepost_authz.middleware import BearerMiddleware
 from tests.authz.test_middleware import ALICE, OneTokenVerifier, RecordingApp, bearer_gate, call
 from tests.support.measuring import each
@@ -155,7 +155,7 @@ async def test_the_lifespan_scope_is_passed_on_unchanged() -> None:
 
 def test_the_cache_of_header_names_is_bounded() -> None:
     """A caller that sends many different names cannot fill the memory."""
-    impersonates = Impersonating()
+    impersonates = ImpersonationFilter()
     for number in range(10_000):
         impersonates(b"x-%d" % number)
         impersonates(b"x-" + b"y" * 100 + b"%d" % number)

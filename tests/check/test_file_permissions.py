@@ -155,7 +155,7 @@ async def test_a_database_that_other_users_can_read_is_closed_to_them(tmp_path: 
 
     assert modes == [0o600] * len(modes)
     assert mode(file) == 0o600
-    assert [event["path"] for event in events if event["event"] == "closed_to_others"] == [
+    assert [event["path"] for event in events if event["event"] == "permissions_removed"] == [
         *map(str, names)
     ]
 

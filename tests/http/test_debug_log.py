@@ -51,10 +51,10 @@ def test_a_request_is_logged_with_its_duration_and_outcome(server: Server, case:
     with capture_logs() as events:
         server.client.call(token, tool, arguments)
 
-    lines = [event for event in events if event["event"] in ("request_received", "response_made")]
+    lines = [event for event in events if event["event"] in ("request_received", "response_ready")]
     assert [(event["event"], event["method"], event["tool"]) for event in lines] == [
         ("request_received", "tools/call", tool),
-        ("response_made", "tools/call", tool),
+        ("response_ready", "tools/call", tool),
     ]
     assert lines[0]["id"] == lines[1]["id"] != ""
     assert lines[1]["outcome"] == outcome
@@ -112,7 +112,7 @@ def test_request_events_are_not_logged_without_the_debug_level() -> None:
     ):
         quiet.client.call(quiet.token(org_id="acme"), "echo", {"text": "hello"})
 
-    names = {"request_received", "response_made", "call_completed"}
+    names = {"request_received", "response_ready", "call_completed"}
     assert [event for event in events if event["event"] in names] == []
 
 

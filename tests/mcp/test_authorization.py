@@ -1,4 +1,4 @@
-"""Authorization, row by row, at the front door of a whole server."""
+"""Authorization, row by row, at a whole server."""
 
 import json
 from collections.abc import Iterator

@@ -129,7 +129,7 @@ def test_an_outage_of_the_shared_store_is_logged_and_keeps_the_server_ready(
                 lambda: readyz(server)[1]["stores"]["shared"] == "unavailable", within=WITHIN_S
             )
             status, _ = readyz(server)
-            during = events(logs).count("limits_counted_here")
+            during = events(logs).count("limits_counted_per_process")
             valkey.start()
             eventually(
                 lambda: (

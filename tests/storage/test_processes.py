@@ -162,7 +162,7 @@ def peers() -> Iterator[list[Peer]]:
 def peers_at(peers: list[Peer], sql_url: str) -> list[Peer]:
     """Return the same processes, each with this test's database open."""
     for peer in peers:
-        peer.begin(sql_url, "begin", "nobody", [])
+        peer.begin(sql_url, "begin_records", "nobody", [])
     assert [peer.answer() for peer in peers] == [[]] * len(peers)
     return peers
 
@@ -170,7 +170,7 @@ def peers_at(peers: list[Peer], sql_url: str) -> list[Peer]:
 def test_each_key_has_one_holder_among_processes(peers_at: list[Peer], sql_url: str) -> None:
     """All processes ask for all keys at the same time."""
     for at, peer in enumerate(peers_at):
-        peer.begin(sql_url, "begin", f"holder{at}", KEYS)
+        peer.begin(sql_url, "begin_records", f"holder{at}", KEYS)
     claimed = [key for peer in peers_at for key in peer.answer()]
 
     assert sorted(claimed) == sorted(KEYS)
@@ -181,7 +181,7 @@ def test_one_process_takes_over_the_key_of_a_gone_holder(
 ) -> None:
     """Exactly one of the processes that ask takes over the call."""
     gone, *others = peers_at
-    gone.begin(sql_url, "begin", "gone", KEYS)
+    gone.begin(sql_url, "begin_records", "gone", KEYS)
     assert gone.answer() == KEYS
     for at, peer in enumerate(others):
         peer.begin(sql_url, "take_over", f"holder{at}", KEYS)
@@ -199,7 +199,7 @@ async def test_one_of_several_processes_changes_each_entry(
     for key in KEYS:
         assert await entries.put(key, b"", now=0.0, revision=0)
     for at, peer in enumerate(peers_at):
-        peer.begin(sql_url, "win", f"holder{at}", KEYS)
+        peer.begin(sql_url, "put_entries", f"holder{at}", KEYS)
     won = {key: b"holder%d" % at for at, peer in enumerate(peers_at) for key in peer.answer()}
     stored = await entries.all()
     await records.aclose()
@@ -279,7 +279,7 @@ def test_several_processes_can_open_a_new_file_at_once(peers: list[Peer], tmp_pa
     for attempt in range(4):
         url = f"sqlite:///{tmp_path}/new{attempt}.db"
         for at, peer in enumerate(peers):
-            peer.begin(url, "begin", f"h{at}", KEYS)
+            peer.begin(url, "begin_records", f"h{at}", KEYS)
         claimed = [key for peer in peers for key in peer.answer()]
 
         assert sorted(claimed) == sorted(KEYS)

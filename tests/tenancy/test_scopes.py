@@ -1,4 +1,4 @@
-"""Scopes at the front door: what is listed, what is called, what a refusal asks for."""
+"""Scopes over HTTP: what is listed, what is called, what a refusal asks for."""
 
 import json
 import time

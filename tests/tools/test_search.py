@@ -1,4 +1,4 @@
-"""`find_tools` and `call_tool`: agents with hundreds of tools, through the front door."""
+"""`find_tools` and `call_tool`: agents with hundreds of tools, over HTTP."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -13,7 +13,7 @@ class SigningKeys:
     """
     One key signs; those before it stay published until they are removed.
 
-    With *ahead* there is one more key, which is published before it signs.
+    With *with_next* there is one more key, which is published before it signs.
     """
 
     def __init__(self, algorithm: str, *, with_next: bool = False) -> None:

@@ -302,5 +302,5 @@ def path_of(url: str) -> str:
 
 
 def sign_in_path(base: str, return_to: str) -> str:
-    """Return the path of the sign-in page that continues to *onward*."""
+    """Return the path of the sign-in page that continues to *return_to*."""
     return f"{base}/sign-in" + (f"?next={quote(return_to, safe='/')}" if return_to else "")

@@ -94,7 +94,7 @@ class UpstreamsPage:
             return await self._page(
                 page_request,
                 status=409,
-                problem="The changes are others by now. Look at them again.",
+                problem="The changes are different now. Review them again.",
             )
         try:
             digests = (digest,) if digest else tuple(change.digest for change in changes)

@@ -22,7 +22,7 @@ from gatepost.http.edge_request import (
 )
 from gatepost.http.proxies import TrustedProxies
 from gatepost.http.scope import HEAD_AT_MOST
-from gatepost_authz.headers import Impersonating
+from gatepost_authz.headers import ImpersonationFilter
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MAX_HEADERS = 100
@@ -75,7 +75,7 @@ class HeadChecks:
         self._cors = Cors(origins, allow=allow, own_rules=rules.own_origin_rules)
         networks = tuple(ip_network(network) for network in rules.trusted_proxies)
         self._proxies = TrustedProxies(networks) if networks else None
-        self._impersonates = Impersonating(harmless=[TENANT_HEADER])
+        self._impersonates = ImpersonationFilter(harmless=[TENANT_HEADER])
         self._hosts = authorities(rules.origin, development=rules.development)
         scheme = rules.origin.partition("://")[0].encode("ascii")
         self._same_origins = frozenset(scheme + b"://" + host for host in self._hosts)

@@ -72,7 +72,7 @@ class Endpoint:
     The MCP endpoint, an ASGI app behind the gate.
 
     The scope already contains the caller. *mirrors* says whether headers that repeat members are
-    compared. The wrappers in *around* enclose each request, the last one outermost.
+    compared. The wrappers in *wrappers* enclose each request, the last one outermost.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name

@@ -63,7 +63,7 @@ def logged(serve: Serve) -> Serve:
         answer = await serve(exchange, message, identity, params, problem)
         duration_ms = round((time.perf_counter() - began) * 1000, 1)
         log.debug(
-            "response_made",
+            "response_ready",
             extra={**details, "duration_ms": duration_ms, "outcome": outcome_of(answer)},
         )
         return answer

@@ -55,7 +55,7 @@ def cleaned(
     """
     Return the redacted JSON document, or None if it contains no secrets.
 
-    What is not taken out stays byte for byte, but for how quotation marks and backslashes are
+    The rest stays byte for byte, but for how quotation marks and backslashes are
     written. *blocks*: it is a list of MCP's content blocks, whose own words stay and whose binary
     members are looked into. *names* of members stay as well, because a schema publishes them.
     """

@@ -145,8 +145,9 @@ class RecentCallers:
     """
     Note callers, and list the recent callers of a tenant for the dashboard.
 
-    *is_cut* returns whether a caller is revoked: such callers are not written, and are removed with
-    the next write. *is_out* returns whether a caller is revoked or could no longer sign in.
+    *is_refused* returns whether a caller is revoked: such callers are not written, and are
+    removed with the next write. *is_out* returns whether a caller is revoked or could no longer
+    sign in.
     """
 
     def __init__(

@@ -42,8 +42,8 @@ def checked_value(value: str, *, username: bool = False) -> str:
         raise SecretRefused("the value is empty")
     if len(value) < MIN_CHARACTERS and not username:
         raise SecretRefused(
-            f"the value has {len(value)} characters; of fewer than {MIN_CHARACTERS} every answer "
-            "may hold some by chance, and all of these would be taken out. A user name may be "
+            f"the value has {len(value)} characters. Shorter secrets than {MIN_CHARACTERS} occur "
+            "in answers by chance, and each occurrence would be redacted. A user name may be "
             "shorter: --username"
         )
     try:

@@ -43,7 +43,7 @@ class QuotaExceeded(Exception):
     def __init__(self, limit: QuotaLimit, max_bytes: int, wait_s: float) -> None:
         setting = "limits.stored_bytes" if limit == "caller" else "limits.tenant.stored_bytes"
         super().__init__(
-            f"What is stored for this {limit} (outcomes of calls with an idempotency key, and "
+            f"The stored data of this {limit} (outcomes of calls with an idempotency key, and "
             f"tasks) has reached its quota of {max_bytes} bytes (`{setting}`)."
         )
         self.limit = limit

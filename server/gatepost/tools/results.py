@@ -26,7 +26,7 @@ BEFORE_RESULT = b'{"result":'
 _encode = msgspec.json.encode
 
 
-class Returned(msgspec.Struct, frozen=True):
+class ReturnConversion(msgspec.Struct, frozen=True):
     """The conversion of a function's return value; ``schema`` if the value is structured."""
 
     answer: ToOutcome
@@ -35,7 +35,7 @@ class Returned(msgspec.Struct, frozen=True):
 
 def returned_by(
     function: Callable[..., Any], output_schema: Mapping[str, Any] | None = None
-) -> Returned:
+) -> ReturnConversion:
     """
     Read the return annotation of a tool function; *output_schema* is the author's own.
 
@@ -51,25 +51,25 @@ def returned_by(
     """
     hint = get_type_hints(function, include_extras=True).get("return", inspect.Signature.empty)
     if output_schema is not None:
-        return Returned(_answer_for(function, hint, output_schema), output_schema)
+        return ReturnConversion(_answer_for(function, hint, output_schema), output_schema)
     if hint in (str, inspect.Signature.empty, Any):
-        return Returned(_loose)
+        return ReturnConversion(_loose)
     if hint in (None, type(None)):
-        return Returned(lambda _: Outcome())
+        return ReturnConversion(lambda _: Outcome())
     if hint is Outcome:
-        return Returned(_outcome)
+        return ReturnConversion(_outcome)
     if holds_content(hint):
-        return Returned(lambda value: Outcome(blocks(value)))
+        return ReturnConversion(lambda value: Outcome(blocks(value)))
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return Returned(_struct_answer(hint), _struct_schema(hint))
+        return ReturnConversion(_struct_answer(hint), _struct_schema(hint))
     is_object = _is_object(hint)
     # Decided for each call, because the type of the returned value is known only now.
     shape = hint if is_object else TypedDict("Result", {RESULT: hint})  # type: ignore[operator]
     adapter: TypeAdapter[Any] = TypeAdapter(shape)
     schema = tidy(adapter.json_schema(schema_generator=Plain, mode="serialization"))
     if is_object:
-        return Returned(lambda value: structured(_dump(adapter, value)), schema)
-    return Returned(lambda value: wrapped(_dump(adapter, {RESULT: value})), schema)
+        return ReturnConversion(lambda value: structured(_dump(adapter, value)), schema)
+    return ReturnConversion(lambda value: wrapped(_dump(adapter, {RESULT: value})), schema)
 
 
 def invoking(function: Callable[..., Any], answer: ToOutcome) -> Invoke:

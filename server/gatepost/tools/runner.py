@@ -182,8 +182,8 @@ class Runner:
         """
         Do the same, and return a success before its audit record is durable.
 
-        The commit must be awaited before the outcome leaves the server. What is not a success is
-        durable already.
+        The commit must be awaited before the outcome leaves the server. A failure is durable
+        already.
         """
         if self.registry.source is not None:
             await self.registry.prepare(call.caller)

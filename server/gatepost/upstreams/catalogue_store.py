@@ -86,7 +86,7 @@ class CatalogueStore:
         """
         Accept the waiting changes with these digests, or all; return how many were accepted.
 
-        What is accepted is offered at once, without asking the server again.
+        The accepted changes are offered at once, without asking the server again.
         """
         stored = await self._of_server(server)
         catalogues = [_decoded(entry, Catalogue) for entry in stored]

@@ -35,7 +35,7 @@ Relisted = Callable[[UpstreamServer], None]
 log = logging.getLogger("gatepost.upstreams")
 
 
-class Unfollowed(Protocol):
+class ReportUnfollowed(Protocol):
     """Called with whether a server's changes cannot be followed, so that it is polled."""
 
     def __call__(self, server: UpstreamServer, /, *, is_polled: bool) -> None:
@@ -58,7 +58,7 @@ class UpstreamSubscription:
         self._updated, self._clock = updated, clock
 
     async def follow(
-        self, server: UpstreamServer, relisted: Relisted, unfollowed: Unfollowed
+        self, server: UpstreamServer, relisted: Relisted, unfollowed: ReportUnfollowed
     ) -> None:
         """Follow a server until this is cancelled, whenever no other replica does."""
         lease = f"follow/{server.id}"
@@ -73,7 +73,7 @@ class UpstreamSubscription:
             await asyncio.sleep(pause * RANDOM.uniform(0.7, 1.3))
 
     async def _followed(
-        self, server: UpstreamServer, relisted: Relisted, unfollowed: Unfollowed
+        self, server: UpstreamServer, relisted: Relisted, unfollowed: ReportUnfollowed
     ) -> float:
         """Follow while the stream lives; return the seconds before the next attempt."""
         connection = self._connections.of(listing_view(server))

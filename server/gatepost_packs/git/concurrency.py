@@ -52,7 +52,7 @@ async def tenant_lock(home: Path) -> AsyncIterator[None]:
     """
     Hold the tenant's lock; ToolFailure if others hold it for too long.
 
-    What was checked (a remote's address, the configuration) must still hold when git reads it.
+    A checked address of a remote, or a checked setting, must still hold when git reads it.
     """
     handle = os.open(home / "turn", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

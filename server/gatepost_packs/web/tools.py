@@ -112,7 +112,7 @@ async def _read(tenant: str, reply: OutboundReply, form: Format) -> HtmlPage:
         return HtmlPage("", text, reply.truncated)
     request = {"source": source, "url": reply.url, "markdown": form == "markdown"}
     try:
-        async with _worker_of(tenant):
+        async with _worker_lock_of(tenant):
             read = await ask(PAGE_WORKER, request, timeout_s=READ_S)
     except (TimeoutError, WorkerFailed):
         message = "The page takes too much time or memory to read. Look for a simpler one."
@@ -120,7 +120,7 @@ async def _read(tenant: str, reply: OutboundReply, form: Format) -> HtmlPage:
     return HtmlPage(read["title"], read["text"], read["cut"] or reply.truncated)
 
 
-def _worker_of(tenant: str) -> asyncio.Lock:
+def _worker_lock_of(tenant: str) -> asyncio.Lock:
     """Return the lock of a tenant: each has one worker at a time, so that none has them all."""
     return _workers.setdefault(tenant, asyncio.Lock())
 
@@ -201,7 +201,7 @@ async def _check(ctx: CallContext, settings: WebSettings, url: str) -> None:
     if parts.path == "/robots.txt":
         return
     try:
-        async with _worker_of(ctx.caller.tenant_id):
+        async with _worker_lock_of(ctx.caller.tenant_id):
             allowed = await allows(rules, url, settings.user_agent)
     except (TimeoutError, WorkerFailed):
         raise unreadable from None

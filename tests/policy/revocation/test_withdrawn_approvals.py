@@ -118,7 +118,7 @@ async def test_waiting_scripts_of_revoked_callers_are_withdrawn(
     assert len(await here.service.waiting(ACME)) == (0 if reached else 1)
     assert (await here.service.get(ACME, waits.id) is None) == reached
     if reached:
-        with pytest.raises(Undecidable, match="Nothing of that content waits"):
+        with pytest.raises(Undecidable, match="No request for that content is waiting"):
             await remote.service.approve(ACME, waits.id, Operator("root"))
     assert not await approvals.is_approved(script)
     assert await deployment.shut(record) == 0  # who tried to decide has ended it

@@ -46,12 +46,12 @@ class RequestMessages:
         return TaskSet()
 
     async def open(self, receive: ReceiveSignal) -> None:
-        """Deliver messages to *hear* from now on."""
+        """Deliver messages to *receive* from now on."""
         self._listeners.append(receive)
         await self._open()
 
     def mute(self, receive: ReceiveSignal) -> None:
-        """Stop delivering messages to *hear*."""
+        """Stop delivering messages to *receive*."""
         with contextlib.suppress(ValueError):  # after `close`
             self._listeners.remove(receive)
 

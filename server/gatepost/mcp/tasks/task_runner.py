@@ -287,7 +287,7 @@ async def perform(runner: Runner, call: Call) -> Outcome:
 def _log_failure(opening: asyncio.Future[None]) -> None:
     """Log the failure of a cancelled task."""
     if not opening.cancelled() and opening.exception() is not None:
-        _log.warning("task_not_kept")
+        _log.warning("task_not_stored")
 
 
 def _new_run_id() -> str:

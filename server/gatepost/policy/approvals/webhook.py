@@ -296,4 +296,5 @@ class OutboxSender:
                     )
         except StoreUnavailable as outage:
             # It will be sent again; the receiver recognizes the duplicate by its id.
-            log.warning("webhook_not_saved", extra={"webhook_id": leased.id, "reason": str(outage)})
+            details = {"webhook_id": leased.id, "reason": str(outage)}
+            log.warning("webhook_not_stored", extra=details)

@@ -284,7 +284,8 @@ class IdempotentExecution:
                 # Store at least that the call was carried out, so that a retry does not run it
                 # again. There is room, because the record of the key reserved as much.
                 log.warning(
-                    "outcome_not_kept", extra={"tenant": self.caller.tenant_id, "limit": full.limit}
+                    "outcome_not_stored",
+                    extra={"tenant": self.caller.tenant_id, "limit": full.limit},
                 )
                 await self._store.finish(
                     template.key, template.holder, TOO_LARGE_RECORD, expires_at

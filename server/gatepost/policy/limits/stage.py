@@ -192,7 +192,7 @@ class LimitStage(Stage):
             owed.give_back()
             if not self._is_store_down:  # logged once per outage, not for each call
                 self._is_store_down = True
-                log.warning("limits_counted_here", extra={"reason": str(outage)})
+                log.warning("limits_counted_per_process", extra={"reason": str(outage)})
             now = self.monotonic()
             if not call_limits.take(now):
                 return local_refusal(call_limits, now)

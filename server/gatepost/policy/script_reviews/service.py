@@ -28,7 +28,7 @@ UNKNOWN_SUBMITTER = (
     "The person who submitted this script was erased, so Gatepost cannot tell whether that was "
     "you. An operator can approve it with `gatepost scripts approve`."
 )
-NOTHING_WAITS = "Nothing of that content waits any more; look at what waits now."
+NOTHING_WAITS = "No request for that content is waiting. Review the requests that wait now."
 
 
 class ScriptReviews:

@@ -81,7 +81,7 @@ CANCEL_S = 2.0
 UNSUPPORTED = {"error": {"code": METHOD_NOT_FOUND, "message": "The client has no such method."}}
 
 
-class _Way(msgspec.Struct, frozen=True):
+class CallPlan(msgspec.Struct, frozen=True):
     """How the calls of one definition are sent, and how their answers are read."""
 
     server: UpstreamServer
@@ -117,11 +117,11 @@ class UpstreamCalls:
         is_served: Callable[[UpstreamServer], Awaitable[bool]] = _is_served,
     ) -> None:
         """
-        Make the calls.
+        Keep the parts that all calls share.
 
-        *called* is called for each with its tenant and the server's id; *owner_of* returns the
-        server whose resource a caller reads under a URI; *is_served* whether a server still may be
-        asked.
+        *called* is called for each call with its tenant and the server's id. *owner_of* returns
+        the server whose resource a caller reads under a URI. *is_served* returns whether calls may
+        still be sent to a server.
         """
         self._connections, self._called, self._owner_of = connections, called, owner_of
         self._is_served = is_served
@@ -150,7 +150,7 @@ class UpstreamCalls:
         def read(result: UpstreamResult, _: Any) -> Outcome:
             return tool_outcome(server, result, check)
 
-        return self._invoke(_Way(server, definition, prepare, read, reads=False))
+        return self._invoke(CallPlan(server, definition, prepare, read, reads=False))
 
     def resource(self, server: UpstreamServer, definition: Definition) -> Invoke:
         """Return the function of a resource; it needs no arguments."""
@@ -161,7 +161,7 @@ class UpstreamCalls:
         def read(result: UpstreamResult, _: Any) -> Outcome:
             return resource_outcome(server, result, {definition.key: definition.name})
 
-        return self._invoke(_Way(server, definition, prepare, read))
+        return self._invoke(CallPlan(server, definition, prepare, read))
 
     def template(self, server: UpstreamServer, definition: Definition) -> Invoke:
         """Return the function of a template; it takes a URI that matches."""
@@ -172,7 +172,7 @@ class UpstreamCalls:
         def read(result: UpstreamResult, uri: Any) -> Outcome:
             return resource_outcome(server, result, {str(uri): str(uri)})
 
-        return self._invoke(_Way(server, definition, prepare, read))
+        return self._invoke(CallPlan(server, definition, prepare, read))
 
     def prompt(self, server: UpstreamServer, definition: Definition) -> Invoke:
         """Return the function of a prompt; it takes texts by the names of its arguments."""
@@ -185,7 +185,7 @@ class UpstreamCalls:
         def read(result: UpstreamResult, _: Any) -> Outcome:
             return prompt_outcome(server, result)
 
-        return self._invoke(_Way(server, definition, prepare, read))
+        return self._invoke(CallPlan(server, definition, prepare, read))
 
     def completion(self, server: UpstreamServer, definition: Definition) -> Invoke:
         """Return the completer of a prompt or template; it takes a CompletionRequest."""
@@ -204,9 +204,9 @@ class UpstreamCalls:
         def read(result: UpstreamResult, _: Any) -> Outcome:
             return completion_outcome(server, result)
 
-        return self._invoke(_Way(server, definition, prepare, read))
+        return self._invoke(CallPlan(server, definition, prepare, read))
 
-    def _invoke(self, call_form: _Way) -> Invoke:
+    def _invoke(self, call_form: CallPlan) -> Invoke:
         async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
             return await _OneCall(self, call_form, ctx, arguments).outcome()
 
@@ -217,7 +217,7 @@ class _OneCall:
     """One run of one call."""
 
     def __init__(
-        self, calls: UpstreamCalls, call_form: _Way, ctx: CallContext, arguments: Any
+        self, calls: UpstreamCalls, call_form: CallPlan, ctx: CallContext, arguments: Any
     ) -> None:
         self._calls, self._call_form, self._ctx, self._arguments = calls, call_form, ctx, arguments
         self._server = call_form.server

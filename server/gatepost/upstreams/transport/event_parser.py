@@ -33,7 +33,7 @@ class EventParser:
     """
     Splits a stream into events, whatever parts it arrives in.
 
-    An event of more than *most_bytes* is refused as soon as this is certain. *last_id* is that of
+    An event of more than *max_bytes* is refused as soon as this is certain. *last_id* is that of
     the event after which the stream is continued.
     """
 
