@@ -179,7 +179,7 @@ class UpstreamAdministration:
             if digests is None or change.digest in digests
         ]
         if not changes:
-            raise Conflict("None of these changes waits any more. Look at what waits now.")
+            raise Conflict("None of these changes is waiting. Review the changes that wait now.")
         # Not "all": a refresh may bring others meanwhile, which the administrator has not seen.
         digests_to_accept = [change.digest for change in changes]
         catalogue = await self._catalogues.accept(server, digests_to_accept)

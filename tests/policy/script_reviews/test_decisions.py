@@ -88,7 +88,7 @@ async def test_only_the_script_that_was_seen_is_approved() -> None:
     [seen] = await replica.service.waiting(ACME)
     await approvals.request([NEW_SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
 
-    with pytest.raises(Undecidable, match="look at what waits now"):
+    with pytest.raises(Undecidable, match="Review the requests that wait now"):
         await replica.service.approve(ACME, seen.id, ADMIN)
     assert not await approvals.is_approved(OLD_SCRIPT)
     assert await replica.service.get(ACME, seen.id) is None
@@ -157,7 +157,7 @@ async def test_a_rejected_script_can_be_approved_after_all() -> None:
         assert why in str(service.objection(rejected, who))
         with pytest.raises(Undecidable, match=why):
             await service.approve(ACME, script.id, who)
-    with pytest.raises(Undecidable, match="look at what waits now"):
+    with pytest.raises(Undecidable, match="Review the requests that wait now"):
         await service.approve(ACME, script.id, ADMIN, seen_digest="something else")
     assert service.objection(rejected, ADMIN) is None
     approved = await service.approve(ACME, script.id, ADMIN, seen_digest=rejected.digest)
@@ -337,7 +337,7 @@ async def test_a_decision_about_a_script_is_recorded_before_it_counts(verdict: s
     assert [request.id for request in await other_service.waiting(ACME)] == [script.id]
 
     if verdict == "rejected":
-        with pytest.raises(Undecidable, match="look at what waits now"):
+        with pytest.raises(Undecidable, match="Review the requests that wait now"):
             await decide(faster)
         assert own_request == ["rejected", "void"]
     else:
