@@ -130,7 +130,11 @@ WRONG_COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
         "already",
     ),
     "nothing to accept": (("accept", "configured", *ACME), 2, "Give either --digest or --all"),
-    "nothing waits": (("accept", "configured", *ACME, "--all"), 1, "None of these changes is waiting"),
+    "nothing waits": (
+        ("accept", "configured", *ACME, "--all"),
+        1,
+        "None of these changes is waiting",
+    ),
 }
 
 
