@@ -335,9 +335,10 @@ def count_until(execution: "asyncio.Future[Any]") -> None:
     caller could start any number of executions by leaving each of them.
     """
     admitted = ADMITTED_CALL.get()
-    while admitted is not None and not admitted.over:
-        running = [earlier for earlier in admitted.executions if not earlier.done()]
-        admitted.executions = (*running, execution)
+    while admitted is not None:
+        if not admitted.over:
+            running = [earlier for earlier in admitted.executions if not earlier.done()]
+            admitted.executions = (*running, execution)
         admitted = admitted.outer
 
 
