@@ -73,7 +73,7 @@ class IssuerRegistry:
     """
     The issuers of one configuration; a reload creates a new registry.
 
-    ``generation`` differs between any two registries of a process, so that a decision of one is
+    ``generation`` differs between any two registries of a process, so that a verdict of one is
     never used for another. Raises ValueError for a repeated issuer, an unknown preset, and a
     template that does not have exactly one variable path segment.
     """

@@ -20,7 +20,7 @@ The lifetime of an entry in seconds, after which the keys and the policy are con
 The signature is not checked again if the key is still there: it would have the same result.
 """
 
-DecisionKey = tuple[bytes, str, int]
+VerdictKey = tuple[bytes, str, int]
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class AcceptedTokens:
             del self._resources[digest]
 
 
-class VerdictCache(RandomCache[DecisionKey, Verdict]):
+class VerdictCache(RandomCache[VerdictKey, Verdict]):
     """
     A `RandomCache` of accepted tokens.
 
@@ -102,7 +102,7 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
         """Return the end of the token: until then its verdict may be renewed."""
         return entry.caller.expires_at
 
-    def get(self, key: DecisionKey, *, now: float) -> TenantContext | None:
+    def get(self, key: VerdictKey, *, now: float) -> TenantContext | None:
         """Return the cached caller of the token, or None."""
         verdict = self.entries.get(key)
         if verdict is None:
@@ -115,7 +115,7 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
         self.end(key, verdict)
         return None
 
-    def expired_verdict(self, key: DecisionKey) -> Verdict | None:
+    def expired_verdict(self, key: VerdictKey) -> Verdict | None:
         """Return the verdict that a call of `get` has just found too old, if it may be renewed."""
         return self.entries.get(key)
 
@@ -129,7 +129,7 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
         self.capacity = capacity
         self.accepted.apply(capacity)
 
-    def put(self, key: DecisionKey, verdict: Verdict) -> None:
+    def put(self, key: VerdictKey, verdict: Verdict) -> None:
         """
         Cache the verdict on the token of *key*.
 

@@ -15,7 +15,7 @@ from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.signature import IssuerKeys, proved, try_each
 from gatepost_authz.signed_introspection import SignedTokenIntrospection, introspected_claims
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
-from gatepost_authz.verdict_cache import LIFETIME, DecisionKey, Verdict, VerdictCache, verdict_on
+from gatepost_authz.verdict_cache import LIFETIME, Verdict, VerdictCache, VerdictKey, verdict_on
 
 DEVELOPMENT_KID = "dev-"
 NUMBERS = (int, float)
@@ -87,15 +87,15 @@ class JwtVerifier:
     Verifies signed access tokens (RFC 9068), with cheap and local rules first.
 
     It asks an issuer for keys only if a token names that issuer, has the right type and algorithm,
-    and has not expired, so an invalid token cannot cause requests. Assign ``registry`` to change
-    the issuers.
+    and has not expired, so an invalid token cannot cause requests. For other issuers make a new
+    verifier; it may have the same keys and verdicts, as a verdict counts for one registry only.
     """
 
     def __init__(
         self,
         registry: IssuerRegistry,
         keys: KeySource,
-        decisions: VerdictCache,
+        verdicts: VerdictCache,
         *,
         policy: Policy | None = None,
         signed_introspection: SignedTokenIntrospection | None = None,
@@ -104,7 +104,7 @@ class JwtVerifier:
         self.registry = registry
         self.keys = keys
         self.signed_introspection = signed_introspection
-        self.decisions = decisions
+        self.verdicts = verdicts
         self.policy = policy or Policy()
         self.clock = clock
 
@@ -114,7 +114,7 @@ class JwtVerifier:
             return None
         token_hash = EMPTY_DIGEST.copy()  # as in `key_of`
         token_hash.update(token)
-        verdict = self.decisions.entries.get(
+        verdict = self.verdicts.entries.get(
             (token_hash.digest(), target.url, self.registry.generation)
         )
         # The same as `VerdictCache.get`, without the call that nearly every request would cost.
@@ -129,11 +129,11 @@ class JwtVerifier:
         registry = self.registry
         key = key_of(token, target.url, registry.generation)
         expired = None
-        if key in self.decisions.entries:
-            cached_caller = self.decisions.get(key, now=self.clock())
+        if key in self.verdicts.entries:
+            cached_caller = self.verdicts.get(key, now=self.clock())
             if cached_caller is not None:
                 return cached_caller
-            expired = self.decisions.expired_verdict(key)
+            expired = self.verdicts.expired_verdict(key)
         try:
             if expired is not None and self._renewed(token, registry, key, expired, peer=peer):
                 return expired.caller
@@ -141,11 +141,11 @@ class JwtVerifier:
         except ExpiredToken:
             raise
         except InvalidToken:
-            self.decisions.accepted.drop(*key[:2])
+            self.verdicts.accepted.drop(*key[:2])
             raise
 
     def _renewed(
-        self, token: str, registry: IssuerRegistry, key: DecisionKey, expired: Verdict, *, peer: str
+        self, token: str, registry: IssuerRegistry, key: VerdictKey, expired: Verdict, *, peer: str
     ) -> bool:
         """
         Cache a verdict for another while if the key that proved the token is still there.
@@ -169,11 +169,11 @@ class JwtVerifier:
             refusal.with_details(issuer=match[0].settings.issuer, tenant=caller.tenant_id)
             raise
         now = self.clock()
-        self.decisions.put(key, verdict_on(caller, keys=keys, version=expired.version, now=now))
+        self.verdicts.put(key, verdict_on(caller, keys=keys, version=expired.version, now=now))
         return True
 
     async def _checked(
-        self, token: str, target: Target, registry: IssuerRegistry, key: DecisionKey, *, peer: str
+        self, token: str, target: Target, registry: IssuerRegistry, key: VerdictKey, *, peer: str
     ) -> TenantContext:
         parts = signature.split(token)
         issuer = parts.unverified.get("iss")
@@ -201,7 +201,7 @@ class JwtVerifier:
             raise
         lifetime = ACTIVE_S if trusted.introspects_signed else LIFETIME
         verdict = verdict_on(caller, keys=keys, version=version, now=now, lifetime=lifetime)
-        self.decisions.put(key, verdict)
+        self.verdicts.put(key, verdict)
         return caller
 
     def _judged(
@@ -227,15 +227,15 @@ class JwtVerifier:
     def has_accepted(self, token: str, target: Target) -> bool:
         """Return whether that token was accepted at *target* before."""
         digest, resource, _ = key_of(token, target.url, 0)
-        return looks_like_jwt(token) and self.decisions.accepted.has(digest, resource)
+        return looks_like_jwt(token) and self.verdicts.accepted.has(digest, resource)
 
     def _is_genuine(
-        self, parts: signature.TokenParts, match: tuple[TrustedIssuer, str | None], key: DecisionKey
+        self, parts: signature.TokenParts, match: tuple[TrustedIssuer, str | None], key: VerdictKey
     ) -> bool:
         """
         Return whether the issuer signed an expired token, as far as its keys at hand can tell.
         """
-        accepted = self.decisions.accepted
+        accepted = self.verdicts.accepted
         if accepted.has(*key[:2]):
             return True
         trusted, captured = match
@@ -288,7 +288,7 @@ def looks_like_jwt(token: str) -> bool:
     return token.startswith("e") and token.count(".") == 2
 
 
-def key_of(token: str, resource: str, generation: int) -> DecisionKey:
+def key_of(token: str, resource: str, generation: int) -> VerdictKey:
     """
     Return the cache key: the digest of the whole token, the resource and the configuration.
 

@@ -214,15 +214,19 @@ class VerifierGate:
     ) -> None:
         self.clock = ManualClock(NOW)
         self.keys = AuthzKeys(keys)
-        self.decisions = VerdictCache(capacity)
-        chosen = policy or Policy(
+        self.verdicts = VerdictCache(capacity)
+        self.policy = policy or Policy(
             tenancy=Tenancy(), implications=Implications({"files:write": ["files:read"]})
         )
+        self.trust(*(issuers or (issuer(),)))
+
+    def trust(self, *issuers: Issuer) -> None:
+        """Reload with these issuers."""
         self.verifier = JwtVerifier(
-            IssuerRegistry(issuers or (issuer(),)),
+            IssuerRegistry(issuers),
             self.keys,
-            self.decisions,
-            policy=chosen,
+            self.verdicts,
+            policy=self.policy,
             clock=self.clock,
         )
 
@@ -317,16 +321,7 @@ class OpaqueTokenGate:
             secret_of={"env:S": SECRET}.__getitem__,
             monotonic=lambda: self.now,
         )
-        self.verifier = IntrospectionVerifier(
-            IssuerRegistry([self.issuer("id")]),
-            self.introspectors,
-            policy=Policy(
-                tenancy=Tenancy(),
-                implications=Implications({"files:write": ["files:read"]}),
-                development=True,
-            ),
-            clock=lambda: self.now,
-        )
+        self.trust(self.issuer("id"))
 
     def issuer(self, name: str, **changes: Any) -> Issuer:
         """Return an issuer whose endpoint is this endpoint, unless *changes* say otherwise."""
@@ -345,7 +340,16 @@ class OpaqueTokenGate:
 
     def trust(self, *issuers: Issuer) -> None:
         """Reload with these issuers."""
-        self.verifier.registry = IssuerRegistry(issuers)
+        self.verifier = IntrospectionVerifier(
+            IssuerRegistry(issuers),
+            self.introspectors,
+            policy=Policy(
+                tenancy=Tenancy(),
+                implications=Implications({"files:write": ["files:read"]}),
+                development=True,
+            ),
+            clock=lambda: self.now,
+        )
 
     async def verify(
         self, token: str = OPAQUE_TOKEN, target: Target = TARGET

@@ -10,7 +10,7 @@ from gatepost_authz.errors import RevokedToken
 from gatepost_authz.verdict_cache import VerdictCache, verdict_on
 from gatepost_authz.verifier import key_of
 from tests.authz.conftest import NOW, RESOURCE, OpaqueTokenGate, until
-from tests.authz.test_decisions import CALLER, Versions
+from tests.authz.test_verdict_cache import CALLER, Versions
 
 pytestmark = pytest.mark.requirement("CO1")
 
@@ -26,17 +26,17 @@ def refuse_all(opaque_gate: OpaqueTokenGate) -> None:
 
 def test_verdicts_of_a_revoked_caller_are_removed_from_the_cache() -> None:
     """Verdicts of other callers stay in the cache."""
-    decisions, keys = VerdictCache(), Versions()
+    verdicts, keys = VerdictCache(), Versions()
     other_caller = msgspec.structs.replace(CALLER, subject="bob")
     for caller in (CALLER, other_caller):
         key = key_of(caller.subject, RESOURCE, 1)
-        decisions.put(key, verdict_on(caller, keys=keys, version=1, now=NOW))
+        verdicts.put(key, verdict_on(caller, keys=keys, version=1, now=NOW))
 
-    decisions.forget(lambda caller: caller.subject == "alice")
+    verdicts.forget(lambda caller: caller.subject == "alice")
 
-    assert decisions.get(key_of("alice", RESOURCE, 1), now=NOW) is None
-    assert decisions.get(key_of("bob", RESOURCE, 1), now=NOW) is other_caller
-    assert len(decisions) == 1
+    assert verdicts.get(key_of("alice", RESOURCE, 1), now=NOW) is None
+    assert verdicts.get(key_of("bob", RESOURCE, 1), now=NOW) is other_caller
+    assert len(verdicts) == 1
 
 
 async def test_a_revocation_removes_a_cached_introspection_response(

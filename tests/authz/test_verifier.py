@@ -74,7 +74,7 @@ async def test_a_token_refused_without_a_key_causes_no_key_fetch(
 
     assert (await gate.refused(make())).reason == reason
     assert sum(key_set.asked for key_set in gate.keys.sets.values()) == 0
-    assert len(gate.decisions) == 0
+    assert len(gate.verdicts) == 0
 
 
 REFUSED_WITH_KEYS: list[tuple[str, str, Callable[[], str]]] = [
@@ -100,7 +100,7 @@ async def test_refused_tokens_are_not_cached(reason: str, make: Callable[[], str
     gate = VerifierGate()
 
     assert (await gate.refused(make())).reason == reason
-    assert len(gate.decisions) == 0
+    assert len(gate.verdicts) == 0
     assert (await gate.accepted(FORGE.token())).tenant_id == "acme"
 
 
@@ -220,9 +220,9 @@ async def test_a_reload_ends_every_verdict() -> None:
     token = FORGE.token()
     first = await gate.accepted(token)
     assert await gate.accepted(token) is first
-    gate.verifier.registry = VerifierGate(issuer(tenants={"acme": "renamed"})).verifier.registry
+    gate.trust(issuer(tenants={"acme": "renamed"}))
     assert (await gate.accepted(token)).tenant_id == "renamed"
-    gate.verifier.registry = VerifierGate(issuer(RIVAL_ISSUER)).verifier.registry
+    gate.trust(issuer(RIVAL_ISSUER))
     assert (await gate.refused(token)).reason == "unknown_issuer"
 
 
@@ -243,7 +243,7 @@ async def test_only_accepted_tokens_are_cached_until_expiry_or_reload() -> None:
     gate.clock.now = float(NOW)
     token = FORGE.token()
     await gate.accepted(token)
-    gate.verifier.registry = VerifierGate(issuer(RIVAL_ISSUER)).verifier.registry
+    gate.trust(issuer(RIVAL_ISSUER))
     assert gate.verifier.cached(token.encode(), TARGET) is None
 
 
@@ -285,7 +285,7 @@ async def test_the_verdict_cache_is_bounded_in_a_flood_of_tokens() -> None:
         await gate.accepted(FORGE.token(jti=f"id-{number}"))
         await gate.refused(FORGE.token(jti=f"id-{number}", aud="https://other.example"))
 
-    assert len(gate.decisions) == 5
+    assert len(gate.verdicts) == 5
 
 
 async def test_a_cached_verdict_is_valid_for_one_resource() -> None:

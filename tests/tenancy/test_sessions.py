@@ -238,7 +238,7 @@ def test_a_token_is_in_no_cache_log_or_refusal(server: Server) -> None:
     }
     texts = [str(server.client.call(token, "record_write")) for token in tokens.values()]
     texts += [str(server.client.call(token, "record_write")) for token in tokens.values()]
-    strings = list(strings_held_by(server.services.decisions))
+    strings = list(strings_held_by(server.services.verdicts))
     strings += strings_held_by(server.services.verifier)
 
     assert "acme" in strings, "the search does not see into the cache"

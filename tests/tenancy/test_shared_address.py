@@ -54,7 +54,7 @@ def test_an_accepted_token_passes_after_its_cached_verdict_expired(local_server:
     known_token = local_server.token()
     assert status(local_server, known_token) == 200
     assert status(local_server, local_server.token()) == 200
-    assert len(local_server.services.decisions) == 1
+    assert len(local_server.services.verdicts) == 1
     assert [status(local_server, forged(local_server)) for _ in range(2)] == [401, 429]
 
     assert status(local_server, known_token) == 200
@@ -97,7 +97,7 @@ def test_a_refused_token_is_removed_from_the_accepted_ones(local_server: Server)
     known_token = local_server.token()
     assert status(local_server, known_token) == 200
     services = local_server.services
-    services.decisions.forget(lambda caller: True)
+    services.verdicts.forget(lambda caller: True)
     services.keys.retain([])
     local_server.idp.issuer("main", [jwk(rsa_key("stranger"))])
     assert [status(local_server, known_token) for _ in range(3)] == [401, 429, 429]

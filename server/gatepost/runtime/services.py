@@ -111,7 +111,7 @@ class Services:
         self.outbound = OutboundClient(
             config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
         )
-        self.keys, self.decisions = IssuerKeySets(self.fetcher), VerdictCache()
+        self.keys, self.verdicts = IssuerKeySets(self.fetcher), VerdictCache()
         self.register = SessionRegistry(records, shared_store, clock=clock)
         self.workspaces = workspaces_of(config)
         self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.pubsub.of(tenant)))
@@ -207,7 +207,7 @@ class Services:
             config,
             issuers,
             self.keys,
-            self.decisions,
+            self.verdicts,
             admit=self._admit,
             introspectors=lambda: self._introspectors_for(config),
             clock=self._clock,
@@ -299,7 +299,7 @@ class Services:
         """Apply new revocations: end everything of the revoked callers in this process."""
         revocations = self.revocations
         self.callers.forget(revocations.is_refused)
-        self.decisions.forget(revocations.is_revoked)
+        self.verdicts.forget(revocations.is_revoked)
         if self._opaque is not None:
             self._opaque.forget(revocations.is_revoked)
         self.running_requests.end(revocations.is_suspended, "suspended")

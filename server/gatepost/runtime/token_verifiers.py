@@ -33,7 +33,7 @@ def verifiers_of(  # noqa: PLR0913  # the composition root hands over each part 
     config: Config,
     issuers: IssuerRegistry,
     keys: IssuerKeySets,
-    decisions: VerdictCache,
+    verdicts: VerdictCache,
     *,
     admit: Callable[[TenantContext], None],
     introspectors: Callable[[], Introspectors],
@@ -41,15 +41,15 @@ def verifiers_of(  # noqa: PLR0913  # the composition root hands over each part 
 ) -> tuple[JwtVerifier, IntrospectionVerifier | None]:
     """Return the verifier of signed tokens, and that of opaque tokens or None."""
     policy, capacity = policy_of(config, admit), config.limits.cached_tokens
-    decisions.restart(capacity)
+    verdicts.restart(capacity)
     if not any(is_introspected(trusted) for trusted in issuers.issuers):
-        return JwtVerifier(issuers, keys, decisions, policy=policy, clock=clock), None
+        return JwtVerifier(issuers, keys, verdicts, policy=policy, clock=clock), None
     introspection = introspectors()
     signed_introspection = SignedTokenIntrospection(introspection)
     signed = JwtVerifier(
         issuers,
         keys,
-        decisions,
+        verdicts,
         policy=policy,
         signed_introspection=signed_introspection,
         clock=clock,

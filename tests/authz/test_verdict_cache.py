@@ -32,9 +32,9 @@ KEY = key_of("token", RESOURCE, 1)
 def cache_with_verdict(
     keys: Versions, *, capacity: int = 10, caller: TenantContext = CALLER, version: int = 1
 ) -> VerdictCache:
-    decisions = VerdictCache(capacity)
-    decisions.put(KEY, verdict_on(caller, keys=keys, version=version, now=NOW))
-    return decisions
+    verdicts = VerdictCache(capacity)
+    verdicts.put(KEY, verdict_on(caller, keys=keys, version=version, now=NOW))
+    return verdicts
 
 
 def test_a_cached_verdict_returns_the_same_caller() -> None:
@@ -78,18 +78,18 @@ def test_a_verdict_ends_with_the_token_or_after_a_minute(
 ) -> None:
     """The wall clock decides; setting it back ends every verdict made later."""
     caller = msgspec.structs.replace(CALLER, expires_at=expires_at)
-    decisions = cache_with_verdict(Versions(), caller=caller)
+    verdicts = cache_with_verdict(Versions(), caller=caller)
 
-    assert (decisions.get(KEY, now=now) is caller) is hit
+    assert (verdicts.get(KEY, now=now) is caller) is hit
 
 
 @pytest.mark.requirement("N12", "N18")
 def test_a_verdict_ends_when_its_issuer_removes_a_key() -> None:
     """This also holds if the key is removed while the verdict is being made."""
     keys = Versions()
-    decisions = cache_with_verdict(keys)
+    verdicts = cache_with_verdict(keys)
     keys.version += 1
-    assert decisions.get(KEY, now=NOW) is None
+    assert verdicts.get(KEY, now=NOW) is None
 
     late = cache_with_verdict(keys, version=1)
     assert late.get(KEY, now=NOW) is None
@@ -99,50 +99,50 @@ def test_a_verdict_ends_when_its_issuer_removes_a_key() -> None:
 def test_tokens_that_have_expired_do_not_fill_the_cache() -> None:
     """Of 5,000 tokens one after another, each valid while the next 100 come."""
     keys = Versions()
-    decisions = VerdictCache(10_000)
+    verdicts = VerdictCache(10_000)
     for number in range(5_000):
         caller = msgspec.structs.replace(CALLER, expires_at=NOW + number + 100)
         verdict = verdict_on(caller, keys=keys, version=1, now=NOW + number)
-        decisions.put(key_of(f"{number}", RESOURCE, 1), verdict)
+        verdicts.put(key_of(f"{number}", RESOURCE, 1), verdict)
 
     valid = [key_of(f"{number}", RESOURCE, 1) for number in range(4_950, 5_000)]
-    assert all(decisions.get(key, now=NOW + 5_000) for key in valid)
-    assert len(decisions) < 200  # 133 are expected
+    assert all(verdicts.get(key, now=NOW + 5_000) for key in valid)
+    assert len(verdicts) < 200  # 133 are expected
 
 
 @pytest.mark.requirement("N21")
 def test_a_thousand_new_tokens_replace_a_thousand_expired_ones() -> None:
     """A burst of short-lived tokens must not hold memory for as long as a server runs."""
     keys = Versions()
-    decisions = VerdictCache(10_000)
+    verdicts = VerdictCache(10_000)
     for number in range(1_000):
         verdict = verdict_on(CALLER, keys=keys, version=1, now=NOW)
-        decisions.put(key_of(f"old {number}", RESOURCE, 1), verdict)
+        verdicts.put(key_of(f"old {number}", RESOURCE, 1), verdict)
     later = CALLER.expires_at
     caller = msgspec.structs.replace(CALLER, expires_at=later + 100)
     for number in range(1_000):
         verdict = verdict_on(caller, keys=keys, version=1, now=later)
-        decisions.put(key_of(f"new {number}", RESOURCE, 1), verdict)
+        verdicts.put(key_of(f"new {number}", RESOURCE, 1), verdict)
 
-    assert len(decisions) == 1_000
-    assert all(decisions.get(key_of(f"new {n}", RESOURCE, 1), now=later) for n in range(1_000))
+    assert len(verdicts) == 1_000
+    assert all(verdicts.get(key_of(f"new {n}", RESOURCE, 1), now=later) for n in range(1_000))
 
 
 @pytest.mark.requirement("N21")
 def test_a_cache_slightly_too_small_still_finds_most_tokens() -> None:
     """Evicting the oldest entry would lose each token just before it comes again."""
     keys = Versions()
-    decisions = VerdictCache(500)
+    verdicts = VerdictCache(500)
     tokens = [key_of(f"{n}", RESOURCE, 1) for n in range(600)]
 
     def hits() -> int:
         hit_count = 0
         for key in tokens:
-            if decisions.get(key, now=NOW) is not None:
+            if verdicts.get(key, now=NOW) is not None:
                 hit_count += 1
             else:
-                decisions.put(key, verdict_on(CALLER, keys=keys, version=1, now=NOW))
-            assert len(decisions) <= 500
+                verdicts.put(key, verdict_on(CALLER, keys=keys, version=1, now=NOW))
+            assert len(verdicts) <= 500
         return hit_count
 
     assert hits() == 0
@@ -154,27 +154,27 @@ def test_a_cache_slightly_too_small_still_finds_most_tokens() -> None:
 def test_a_token_that_is_verified_again_takes_no_second_cache_entry() -> None:
     """A new verdict each minute evicts no other token from a cache with room for all."""
     keys = Versions()
-    decisions = VerdictCache(3)
+    verdicts = VerdictCache(3)
     tokens = [key_of(name, RESOURCE, 1) for name in "abc"]
     caller = msgspec.structs.replace(CALLER, expires_at=NOW + 10**6)
     for minute in range(10):
         now = NOW + minute * LIFETIME
         for key in tokens:
-            assert decisions.get(key, now=now) is None
-            decisions.put(key, verdict_on(caller, keys=keys, version=1, now=now))
-        assert all(decisions.get(key, now=now) is caller for key in tokens)
+            assert verdicts.get(key, now=now) is None
+            verdicts.put(key, verdict_on(caller, keys=keys, version=1, now=now))
+        assert all(verdicts.get(key, now=now) is caller for key in tokens)
 
 
 def test_a_smaller_cache_keeps_as_many_as_fit() -> None:
     """A reload may change the size; verdicts made under the old rules are dropped."""
     keys = Versions()
-    decisions = cache_with_verdict(keys)
-    decisions.restart(2)
-    assert decisions.get(KEY, now=NOW) is None
+    verdicts = cache_with_verdict(keys)
+    verdicts.restart(2)
+    assert verdicts.get(KEY, now=NOW) is None
     for name in "abcde":
         verdict = verdict_on(CALLER, keys=keys, version=1, now=NOW)
-        decisions.put(key_of(name, RESOURCE, 2), verdict)
-    assert len(decisions) == 2
+        verdicts.put(key_of(name, RESOURCE, 2), verdict)
+    assert len(verdicts) == 2
 
 
 @pytest.mark.requirement("N21")
@@ -185,15 +185,15 @@ def test_a_cache_of_size_0_stores_no_verdict() -> None:
 
 def test_finding_a_cached_verdict_takes_few_steps() -> None:
     """The number of tokens and their length do not matter."""
-    decisions = VerdictCache(10_000)
+    verdicts = VerdictCache(10_000)
     keys = Versions()
     tokens = [f"{n:06}" * 120 for n in range(1_000)]
     for token in tokens:
-        decisions.put(key_of(token, RESOURCE, 1), verdict_on(CALLER, keys=keys, version=1, now=NOW))
+        verdicts.put(key_of(token, RESOURCE, 1), verdict_on(CALLER, keys=keys, version=1, now=NOW))
 
     def rotation() -> None:
         for token in tokens:
-            assert decisions.get(key_of(token, RESOURCE, 1), now=NOW) is CALLER
+            assert verdicts.get(key_of(token, RESOURCE, 1), now=NOW) is CALLER
 
     assert 0 < count_lines(rotation) < 20 * len(tokens)
 
