@@ -185,7 +185,7 @@ def mcp(
         pubsub=services.pubsub,
         streams=services.streams,
         task_runner=services.task_runner,
-        register=services.register,
+        session_registry=services.session_registry,
         approval_tools=services.approvals.policies.plan,
         needs_approval=services.approvals.policies.needs_approval,
         running_requests=services.running_requests,

@@ -218,7 +218,7 @@ async def wait_until_finished(server: SlowServer, steps: int) -> None:
     """Wait until nothing is left; say what is, if that does not come."""
 
     async def is_over() -> bool:
-        server.client.server.register.close()
+        server.client.server.session_registry.close()
         return not server.left()
 
     try:

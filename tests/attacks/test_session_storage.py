@@ -125,7 +125,7 @@ async def test_stored_events_of_ended_streams_expire() -> None:
     replicas = await EndpointPair(pack.tools.values()).open()
     session = replicas.one.endpoint._handshake._sessions.find(replicas.session.encode(), a_caller())
     assert session is not None
-    room = await replicas.one.server.register.channel("acme", session)
+    room = await replicas.one.server.session_registry.channel("acme", session)
     assert room is not None
     for number in range(50):
         archive.add(EventLog(room, b"1", archive, ("acme", "i", "user", str(number))))

@@ -76,7 +76,7 @@ class ServerWithOutages(EndpointTaskClient):
 
     async def settled(self) -> None:
         """Wait until nothing is held and followed any more, but what serves later requests."""
-        self.server.register.close()
+        self.server.session_registry.close()
 
         async def is_over() -> bool:
             followed = self.shared_store.of("acme")._followers  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.runtime import recent_callers as register
+from gatepost.runtime import recent_callers
 from gatepost.runtime.recent_callers import (
     AGAIN_S,
     CALLERS_PER_TENANT,
@@ -160,14 +160,14 @@ async def test_the_stored_callers_are_bounded(processes: TwoProcesses) -> None:
     assert await processes.subjects() == []
 
 
-@pytest.mark.parametrize("noted", [1, 2, register.MAX_NOTED])
+@pytest.mark.parametrize("noted", [1, 2, recent_callers.MAX_NOTED])
 async def test_the_memory_for_unwritten_callers_is_bounded(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch, noted: int
 ) -> None:
     """Memory for unwritten callers is bounded; those left out are noted the next time."""
-    monkeypatch.setattr(register, "MAX_NOTED", noted)
-    monkeypatch.setattr(register, "MAX_TENANTS", 2)
-    monkeypatch.setattr(register, "MAX_WRITTEN", 2)
+    monkeypatch.setattr(recent_callers, "MAX_NOTED", noted)
+    monkeypatch.setattr(recent_callers, "MAX_TENANTS", 2)
+    monkeypatch.setattr(recent_callers, "MAX_WRITTEN", 2)
     tenants = ["acme", "globex", "initech"]
     for _ in range(2):
         for tenant in tenants:
@@ -181,7 +181,7 @@ async def test_many_tenants_are_written_together(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each write has a few tenants; unchanged tenants are not written."""
-    monkeypatch.setattr(register, "TENANTS_PER_WRITE", 3)
+    monkeypatch.setattr(recent_callers, "TENANTS_PER_WRITE", 3)
     written: list[set[str]] = []
     real = MemoryRecords.replace_entries
 
@@ -292,8 +292,8 @@ async def test_an_outage_loses_no_caller(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Callers noted during the outage are written when the store is back."""
-    monkeypatch.setattr(register, "WRITE_S", 0.0)
-    monkeypatch.setattr(register, "OUTAGE_S", 0.0)
+    monkeypatch.setattr(recent_callers, "WRITE_S", 0.0)
+    monkeypatch.setattr(recent_callers, "OUTAGE_S", 0.0)
     tried = asyncio.Event()
 
     async def away(entries: MemoryEntries) -> list[Entry]:

@@ -220,7 +220,7 @@ class EndpointClient:
             pubsub=self.pubsub,
             streams=self.streams,
             task_runner=self.task_runner,
-            register=SessionRegistry(self.records, self.shared_store, clock=self.clock),
+            session_registry=SessionRegistry(self.records, self.shared_store, clock=self.clock),
             approval_tools=approval_tools,
         )
 

@@ -253,7 +253,7 @@ class EndpointPair:
     async def forget_sessions(self) -> None:
         """Let both processes forget which sessions they know."""
         for client in (self.one, self.two):
-            client.server.register.close()
+            client.server.session_registry.close()
 
     def _named(self) -> list[Header]:
         return [("mcp-session-id", self.session)]

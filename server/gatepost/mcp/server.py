@@ -76,7 +76,7 @@ class McpServer:
         pubsub: ChangePubSub,
         streams: OpenStreams,
         task_runner: TaskRunner,
-        register: SessionRegistry,
+        session_registry: SessionRegistry,
         running_requests: RunningRequests | None = None,
         page_size: int = PAGE_SIZE,
         approval_tools: Collection[str] = (),
@@ -99,7 +99,7 @@ class McpServer:
         self.lengthy = lasting | self.approval_tools
         """The tools whose calls may become tasks; see `is_lengthy` for those of tenants."""
         self.tasks = task_runner
-        self.register = register
+        self.session_registry = session_registry
         self.running_requests = RunningRequests() if running_requests is None else running_requests
         self.capabilities: dict[str, Any] = capabilities(registry)
         negotiated = extensions(registry, tasks=bool(self.lengthy))

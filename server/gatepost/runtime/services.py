@@ -112,7 +112,7 @@ class Services:
             config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
         )
         self.keys, self.verdicts = IssuerKeySets(self.fetcher), VerdictCache()
-        self.register = SessionRegistry(records, shared_store, clock=clock)
+        self.session_registry = SessionRegistry(records, shared_store, clock=clock)
         self.workspaces = workspaces_of(config)
         self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.pubsub.of(tenant)))
         """The shared objects of a tenant's calls, for as many tenants as there are workspaces."""
@@ -336,7 +336,7 @@ class Services:
         await self.fetcher.aclose()
         await self.outbound.aclose()
         self.workspaces.close()
-        self.register.close()
+        self.session_registry.close()
         self.pubsub.close()
         await self.exporter.aclose()
         self.call_batch.flush()

@@ -85,8 +85,8 @@ async def test_a_change_at_another_process_applies_to_the_next_request(
 ) -> None:
     """Both processes apply a new log level and the end of the session."""
     session = a_session()
-    for register in (two_registries.here, two_registries.there):
-        await two_registries.level(register, session)
+    for registry in (two_registries.here, two_registries.there):
+        await two_registries.level(registry, session)
     await two_registries.change(session, log_level="error")
 
     assert (

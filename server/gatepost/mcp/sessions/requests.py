@@ -88,7 +88,7 @@ class SessionEndpoint:
         session = self._sessions.find(exchange.headers.get(SESSION_HEADER, b""), caller)
         if session is None:
             return None
-        channel = await self._server.register.channel(caller.tenant_id, session)
+        channel = await self._server.session_registry.channel(caller.tenant_id, session)
         # A revocation of the caller's tokens ends the sessions started before it. It may also
         # have happened while the store was read.
         began = msgspec.structs.replace(caller, issued_at=session.issued_at)
@@ -114,7 +114,7 @@ class SessionEndpoint:
     async def end(self, exchange: Exchange, channel: MessageChannel) -> ExchangeResponse:
         """End a session in all processes (DE-13)."""
         await channel.revise(lambda record: msgspec.structs.replace(record, ended=True))
-        self._server.register.on_end(exchange.caller.tenant_id, channel.session)
+        self._server.session_registry.on_end(exchange.caller.tenant_id, channel.session)
         nonce = channel.session.nonce
         for (owner, _), stop in tuple(self._running.items()):
             if owner == nonce:

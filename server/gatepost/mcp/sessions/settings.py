@@ -21,7 +21,7 @@ async def set_level(server: McpServer, ask: McpRequest) -> bytes:
     if level is UNSET or level not in LEVELS:
         raise JsonRpcError(INVALID_PARAMS, f"params.level must be one of {', '.join(LEVELS)}")
     if ask.session is not None:
-        await server.register.revise(
+        await server.session_registry.revise(
             ask.caller.tenant_id,
             ask.session,
             lambda record: msgspec.structs.replace(record, log_level=level),
@@ -79,7 +79,7 @@ async def unsubscribe(server: McpServer, ask: McpRequest) -> bytes:
 
 async def _revise(server: McpServer, ask: McpRequest, change: EditSession) -> bytes:
     if ask.session is not None:
-        await server.register.revise(ask.caller.tenant_id, ask.session, change)
+        await server.session_registry.revise(ask.caller.tenant_id, ask.session, change)
     return b"{}"
 
 
