@@ -13,7 +13,7 @@ PAUSE_S = 2.0
 """About how long a task pauses after an unexpected error."""
 RANDOM = random.SystemRandom()
 
-log = logging.getLogger("gatepost.background")
+log = logging.getLogger(__name__)
 
 
 async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -7,7 +7,7 @@ import stat
 GROUP_AND_OTHERS = 0o077
 GROUP_READ = 0o040
 
-log = logging.getLogger("gatepost.permissions")
+log = logging.getLogger(__name__)
 
 
 class ForeignOwner(PermissionError):

@@ -39,7 +39,7 @@ from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost.tools.lifespan import LifespanFailed
 
-_log = logging.getLogger("gatepost.serve")
+_log = logging.getLogger(__name__)
 
 END_S = 6.0
 """How long remaining tasks may run at the end: a little longer than an abandoned tool may."""

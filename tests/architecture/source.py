@@ -168,7 +168,7 @@ def modules_named(tree: ast.AST) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             caller = seen.get(id(node))
             is_loaded = caller == "import_module" and node.value.split(".")[0] in SOURCE_ROOTS
-            if is_loaded or (caller != "getLogger" and is_module(node.value)):
+            if is_loaded or is_module(node.value):
                 yield node.value, node.lineno
 
 

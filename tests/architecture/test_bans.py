@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.architecture.source import (
     ROOT,
+    SOURCE_ROOTS,
     calls_of,
     contents,
     dotted,
@@ -81,6 +82,22 @@ def test_log_fields_do_not_use_attribute_names_of_log_records() -> None:
         return [(word, call.line) for call in calls for word in call.extra if word in taken]
 
     assert len(events) > 100
+    assert wrong(source_files(), rule) == []
+
+
+def test_loggers_have_the_names_of_their_modules() -> None:
+    """The logger of a line leads to its module; a name by hand outlives the move of a module."""
+
+    def rule(path: Path) -> list[tuple[str, int]]:
+        return [
+            (name.value, call.lineno)
+            for call in calls_of({"getLogger"}, [path])
+            for name in call.args
+            if isinstance(name, ast.Constant) and str(name.value).split(".")[0] in SOURCE_ROOTS
+        ]
+
+    own = [call for call in calls_of({"getLogger"}) if "__name__" in map(dotted, call.args)]
+    assert len(own) > 60
     assert wrong(source_files(), rule) == []
 
 

@@ -40,7 +40,7 @@ QUICK_S = 1.0
 LATE_AT_ONCE = 1_000
 """Delayed records per commit after an outage: all at once could exceed the time limit."""
 
-log = logging.getLogger("gatepost.audit")
+log = logging.getLogger(__name__)
 
 Listener = Callable[[str, Sequence[AuditRow]], object]
 """Receives durable records of a tenant."""

@@ -42,7 +42,7 @@ SHARE = 0.1
 LONGEST_PAUSE_S = 1.0
 
 
-log = logging.getLogger("gatepost.audit")
+log = logging.getLogger(__name__)
 
 
 Stored = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]

@@ -60,7 +60,7 @@ CALLER, REASON, CORRELATION, NAME, ARGUMENTS = map(
 )
 """The details that a record of a call may have, in this order."""
 
-log = logging.getLogger("gatepost.audit")
+log = logging.getLogger(__name__)
 
 
 def new_record(body: RecordBody, private: Mapping[str, str]) -> NewAuditRecord:

@@ -48,7 +48,7 @@ PRUNED_AT_ONCE = 20_000
 PEOPLE = ("caller", "about")
 """The details that identify a person."""
 
-log = logging.getLogger("gatepost.audit")
+log = logging.getLogger(__name__)
 
 
 class Retention:

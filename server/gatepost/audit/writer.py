@@ -41,7 +41,7 @@ RELAXED_S, MAX_UNWRITTEN = 0.02, 1_000
 # Not the shared generator of the process, which a tool may have seeded.
 RANDOM = random.SystemRandom()
 
-log = logging.getLogger("gatepost.audit")
+log = logging.getLogger(__name__)
 
 
 class AuditWriter:

@@ -51,7 +51,7 @@ USUAL_LIFETIME_S = 300.0
 """The lifetime of a token if its issuer does not state it."""
 LONGEST_S = 86_400.0
 
-log = logging.getLogger("gatepost.credentials")
+log = logging.getLogger(__name__)
 
 
 class CredentialServices(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ OLD_KEYS_S = 7_200.0
 """The age of keys above which the documented alert fires."""
 GOOD_STATES = frozenset({"ready", "asked", "template"})
 
-log = logging.getLogger("gatepost.dashboard")
+log = logging.getLogger(__name__)
 
 Reports = Callable[[float], Awaitable[list[ProcessReport]]]
 

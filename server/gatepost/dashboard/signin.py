@@ -35,7 +35,7 @@ AUTHORIZATION_CODE = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
 """An authorization code (RFC 6749 appendix A.11, without spaces)."""
 ERROR = re.compile(r"[a-z_]{1,64}", re.ASCII)
 
-log = logging.getLogger("gatepost.dashboard")
+log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(SignInAttempt)
 
 SIGN_IN_EXPIRED = PageRefused(

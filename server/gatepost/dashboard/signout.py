@@ -11,7 +11,7 @@ from gatepost.dashboard.page import PageRequest, PageResponse, PageRoute
 from gatepost.dashboard.signin import short_name
 from gatepost_authz.fetch import FetchError
 
-log = logging.getLogger("gatepost.dashboard")
+log = logging.getLogger(__name__)
 
 Parties = Callable[[DashboardPaths], Mapping[str, OpenIdClient]]
 """Returns the issuers where a tenant's users sign in, by their short names."""

@@ -31,7 +31,7 @@ IDLE_S = 1.0
 CLIENT_GONE = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EAGAIN})
 """The errors of accept(2) for a client that has left already, and for an empty queue."""
 
-_log = logging.getLogger("gatepost.wire")
+_log = logging.getLogger(__name__)
 
 
 class IdleConnection(Protocol):

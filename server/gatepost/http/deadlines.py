@@ -9,7 +9,7 @@ import uvicorn
 
 from gatepost.http.flow_control import UnreadLimits, UnreadResponses
 
-log = logging.getLogger("gatepost.http")
+log = logging.getLogger(__name__)
 
 # Room above the configured header limit for one credential that the gate refuses itself; A head
 # that never ends is refused here, before it fills the memory.

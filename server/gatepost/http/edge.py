@@ -78,7 +78,7 @@ SERVER_STOPPING = EdgeRefusal(
 )
 
 _encode = msgspec.json.encode
-_log = logging.getLogger("gatepost.edge")
+_log = logging.getLogger(__name__)
 
 
 def not_counted(code: str) -> None:

@@ -13,7 +13,7 @@ from gatepost.http.edge import peer_of
 from gatepost.http.scope import CALLER
 from gatepost_authz.ratelimited import RateLimitedLog
 
-_log = logging.getLogger("gatepost.wire")
+_log = logging.getLogger(__name__)
 
 PIECE_BYTES = 64 * 1024
 """

@@ -29,7 +29,7 @@ from gatepost.tools.client import (
 
 T = TypeVar("T")
 
-_log = logging.getLogger("gatepost.mcp")
+_log = logging.getLogger(__name__)
 
 # As much as a person can follow. A loop over a million rows must not send a million messages.
 REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10

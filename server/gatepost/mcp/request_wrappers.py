@@ -30,7 +30,7 @@ WrapRequest = Callable[[Serve], Serve]
 """Wraps each request, for example in a span."""
 
 
-log = logging.getLogger("gatepost.mcp")
+log = logging.getLogger(__name__)
 
 SHOWN_CHARACTERS = 64
 

@@ -62,7 +62,7 @@ EncodeInput = Callable[[InputNeeded], bytes]
 WITHOUT_RESULT = (MissingCapability, ProtocolError, InputNeeded)
 """Exceptions, besides refusals, that end a request without a result."""
 
-log = logging.getLogger("gatepost.mcp")
+log = logging.getLogger(__name__)
 
 UNAVAILABLE = JsonRpcError(
     INTERNAL_ERROR,

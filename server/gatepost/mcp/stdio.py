@@ -97,7 +97,7 @@ class Frames:
         await self._take(data)
 
 
-log = logging.getLogger("gatepost.stdio")
+log = logging.getLogger(__name__)
 
 INITIALIZED = "notifications/initialized"
 MAX_AT_ONCE = 100

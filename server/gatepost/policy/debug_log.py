@@ -7,7 +7,7 @@ from typing import Any
 from gatepost.tools.api import Call, Offer, Outcome, ToolFailure
 from gatepost.tools.stage import Next, Stage
 
-log = logging.getLogger("gatepost.calls")
+log = logging.getLogger(__name__)
 
 
 class DebugStage(Stage):

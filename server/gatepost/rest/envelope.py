@@ -29,7 +29,7 @@ from gatepost.tools.json_shape import (
 )
 from gatepost_authz.caller import TenantContext
 
-log = logging.getLogger("gatepost.rest")
+log = logging.getLogger(__name__)
 
 TENANT_HEADER = b"x-octopus-tenant-id"
 JSON = b"application/json"

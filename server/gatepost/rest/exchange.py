@@ -28,7 +28,7 @@ from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError, RevokedToken
 from gatepost_authz.middleware import NO_CONTENT, ResourceLookup, caller_of
 
-log = logging.getLogger("gatepost.rest")
+log = logging.getLogger(__name__)
 
 CONTENT_HEADERS = frozenset({b"content-type", b"content-length"})
 

@@ -34,7 +34,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.middleware import ResourceLookup, caller_of
 
-log = logging.getLogger("gatepost.rest")
+log = logging.getLogger(__name__)
 
 SHOWN_CHARACTERS = 64
 TOO_LONG = "The call was carried out. Its answer is longer than what can be shown."

@@ -59,7 +59,7 @@ RANDOM = random.SystemRandom()
 RecentCallerKey = tuple[str, str, str, str, str]
 """Tenant, issuer, kind and subject, and the client."""
 
-log = logging.getLogger("gatepost.callers")
+log = logging.getLogger(__name__)
 
 
 class RecentCaller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

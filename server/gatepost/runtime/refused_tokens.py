@@ -24,7 +24,7 @@ WINDOW_S = 60.0
 MAX_PER_PEER, MAX_EVENTS = 5, 100
 """Number of logged refusals per window: of one peer, and in total."""
 
-log = logging.getLogger("gatepost.gate")
+log = logging.getLogger(__name__)
 
 
 class RefusedTokens:

@@ -25,7 +25,7 @@ PROBE_S = 2.0
 CACHED_S = 1.0
 """How long the result of a probe is cached: public probes must not load the stores."""
 
-log = logging.getLogger("gatepost.storage")
+log = logging.getLogger(__name__)
 
 StoreState = Literal["ok", "unavailable"]
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 MAX_DEPTH = 4
 """Maximum nesting of calls, so that a tool that calls itself ends."""
 
-log = logging.getLogger("gatepost.secrets")
+log = logging.getLogger(__name__)
 
 
 class ToolCredentials(Protocol):

@@ -48,7 +48,7 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
 
-log = logging.getLogger("gatepost.secrets")
+log = logging.getLogger(__name__)
 
 
 class UpstreamParts(Protocol):

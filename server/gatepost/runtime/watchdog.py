@@ -18,7 +18,7 @@ EVERY_S = 0.25
 BLOCKED_S = 1.0
 """After this time without a turn, the event loop counts as blocked."""
 
-log = logging.getLogger("gatepost.watchdog")
+log = logging.getLogger(__name__)
 
 _RUN = Runner._proceed.__code__
 _RUN_ONCE = IdempotentExecution._do.__code__

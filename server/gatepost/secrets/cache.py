@@ -32,7 +32,7 @@ ALREADY_EXPIRED = float("-inf")
 SERVER_NAME = "GATEPOST"
 """The name under which Gatepost's own secrets are redacted."""
 
-log = logging.getLogger("gatepost.secrets")
+log = logging.getLogger(__name__)
 
 
 class TenantSecrets(msgspec.Struct, frozen=True):

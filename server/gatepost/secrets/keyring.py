@@ -28,7 +28,7 @@ MAX_SEALED_CHARACTERS = 262_144
 NONCE_BYTES = 12
 REREAD_AFTER_S = 1.0
 
-_log = logging.getLogger("gatepost.keyring")
+_log = logging.getLogger(__name__)
 
 
 class KeyRingError(Exception):

@@ -23,7 +23,7 @@ RANDOM = random.SystemRandom()
 FollowChange = Callable[[int], Awaitable[None]]
 """Called with a subject's counter after each poll; may raise StoreUnavailable."""
 
-log = logging.getLogger("gatepost.changes")
+log = logging.getLogger(__name__)
 
 
 class ChangePoller:

@@ -127,7 +127,7 @@ class SharedStore(Protocol):
         """Close all connections; subscriptions end."""
 
 
-log = logging.getLogger("gatepost.storage")
+log = logging.getLogger(__name__)
 
 
 class Wakeable:

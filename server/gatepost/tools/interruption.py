@@ -19,7 +19,7 @@ from gatepost.tools.redacted_call import RedactedCall
 
 T = TypeVar("T")
 
-log = logging.getLogger("gatepost.runner")
+log = logging.getLogger(__name__)
 
 FUTURE = asyncio.Future
 """A future that learns of a cancellation at once."""

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-log = logging.getLogger("gatepost.packs")
+log = logging.getLogger(__name__)
 
 START_S = 60.0
 STOP_S = 10.0

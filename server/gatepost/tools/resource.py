@@ -29,7 +29,7 @@ from gatepost.tools.results import labelled
 from gatepost.tools.schema import texts_of
 from gatepost.tools.uri_template import UriTemplate, is_uri
 
-log = logging.getLogger("gatepost.documents")
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")

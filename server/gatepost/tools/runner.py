@@ -45,7 +45,7 @@ from gatepost.tools.truncation import encodable_failure, safe_text_bytes, trunca
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InsufficientAuthentication, InsufficientScope
 
-log = logging.getLogger("gatepost.runner")
+log = logging.getLogger(__name__)
 
 GRACE_S = 45.0
 """How long a call may outlive its token: longer than most calls take, but below a minute."""

@@ -45,7 +45,7 @@ RECHECK_S = 15.0
 """How long to wait before checking again for a catalogue that another replica fetches."""
 RANDOM = random.SystemRandom()
 
-log = logging.getLogger("gatepost.upstreams")
+log = logging.getLogger(__name__)
 
 
 class CatalogueRefresher(CatalogueDemandListener):

@@ -32,7 +32,7 @@ Updated = Callable[[str, str], Awaitable[None]]
 """Tells the clients of a tenant that a resource has new content."""
 Relisted = Callable[[UpstreamServer], None]
 
-log = logging.getLogger("gatepost.upstreams")
+log = logging.getLogger(__name__)
 
 
 class ReportUnfollowed(Protocol):

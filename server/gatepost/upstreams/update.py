@@ -35,7 +35,7 @@ LISTS_OF: dict[Section, ListName] = {
 }
 """The list of ours that contains the definitions of a section."""
 
-log = logging.getLogger("gatepost.upstreams")
+log = logging.getLogger(__name__)
 
 
 class CatalogueUpdate:

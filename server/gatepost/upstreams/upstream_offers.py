@@ -38,7 +38,7 @@ NO_OFFERS = TenantOffers()
 Built = tuple[UpstreamServer, Catalogue, ServerOffers]
 Key = TypeVar("Key", str, tuple[str, Principal])
 
-log = logging.getLogger("gatepost.upstreams")
+log = logging.getLogger(__name__)
 
 
 class CatalogueDemandListener:

@@ -19,7 +19,7 @@ NO_ROOT = -1
 NO_WORKSPACES = "This server stores no files, because it has no folder for them (workspace.root)."
 REFUSED = "The workspace cannot be used: its folder was not made for it. The operator can see why."
 
-log = logging.getLogger("gatepost.workspace")
+log = logging.getLogger(__name__)
 
 
 class Owned:

@@ -40,7 +40,7 @@ from gatepost.mcp.sessions.session import McpSessions
 from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.caller import TenantContext
 
-log = logging.getLogger("gatepost.session")
+log = logging.getLogger(__name__)
 
 SESSION_HEADER = b"mcp-session-id"
 LAST_EVENT_HEADER = b"last-event-id"

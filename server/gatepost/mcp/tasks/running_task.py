@@ -43,7 +43,7 @@ from gatepost.tools.elicitation import UrlElicitation
 from gatepost.tools.failure import ToolFailure
 from gatepost.tools.redacted_call import has_tool_started
 
-_log = logging.getLogger("gatepost.tasks")
+_log = logging.getLogger(__name__)
 
 OPEN_PAGE = "gatepost:page"
 """The key of the approval page; a tool cannot ask with this key."""

@@ -19,7 +19,7 @@ from gatepost.storage.shared_store import WakeUps
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost.tools.api import Failure
 
-_log = logging.getLogger("gatepost.tasks")
+_log = logging.getLogger(__name__)
 
 Edit = Callable[[TaskRecord], TaskRecord]
 """Returns the changed record, or the same object to change nothing."""

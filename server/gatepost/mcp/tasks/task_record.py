@@ -28,7 +28,7 @@ CARRIED_OUT = "The call was carried out, but its result was not kept."
 OVER = "The task expired before it was finished."
 CANCELLED = {"status": "cancelled", "status_message": "Cancelled by its client."}
 
-_log = logging.getLogger("gatepost.tasks")
+_log = logging.getLogger(__name__)
 _encode = msgspec.json.encode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _replace = msgspec.structs.replace

@@ -37,7 +37,7 @@ from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import Runner, outcome_of
 from gatepost_authz.caller import TenantContext
 
-_log = logging.getLogger("gatepost.tasks")
+_log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 """

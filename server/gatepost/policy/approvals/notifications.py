@@ -27,7 +27,7 @@ from gatepost.tools.api import Call, Outcome, Tool
 from gatepost.tools.client import NO_CLIENT
 from gatepost_authz.caller import TenantContext
 
-log = logging.getLogger("gatepost.approvals")
+log = logging.getLogger(__name__)
 
 TOPIC = "approvals"
 """The topic at a tenant's shared store; the message is the id of the changed request or grant."""

@@ -43,7 +43,7 @@ USES: Mapping[Use, str] = {
 }
 """The texts that approvers are shown for a call that has begun."""
 
-log = logging.getLogger("gatepost.approvals")
+log = logging.getLogger(__name__)
 
 WaitingSince = tuple[float, str]
 """The `created_at` and the id of a request, by which those that wait are ordered."""

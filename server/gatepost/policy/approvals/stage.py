@@ -35,7 +35,7 @@ from gatepost.tools.runner import EXPIRED, GRACE_S
 from gatepost.tools.stage import Next, Stage
 from gatepost_authz.caller import TenantContext
 
-log = logging.getLogger("gatepost.approvals")
+log = logging.getLogger(__name__)
 
 Denied = Callable[[TenantContext], Awaitable[None]]
 

@@ -61,7 +61,7 @@ GONE = "410"
 UNFINISHED = "the last attempt did not return"
 RANDOM = random.SystemRandom()
 
-log = logging.getLogger("gatepost.approvals")
+log = logging.getLogger(__name__)
 
 
 class BadSecret(ValueError):

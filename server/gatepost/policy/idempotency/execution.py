@@ -37,7 +37,7 @@ from gatepost.tools.redacted_call import remark
 from gatepost.tools.runner import GRACE_S
 from gatepost_authz.caller import TenantContext
 
-log = logging.getLogger("gatepost.once")
+log = logging.getLogger(__name__)
 
 STILL_RUNNING = "The first call with this idempotency key is still running."
 RETRY_AFTER_S = 5.0

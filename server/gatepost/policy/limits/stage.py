@@ -25,7 +25,7 @@ from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.stage import Next, Stage
 from gatepost_authz.caller import TenantContext
 
-log = logging.getLogger("gatepost.limits")
+log = logging.getLogger(__name__)
 
 EXCEEDED = "Rate limit exceeded. Please try again later."
 HELD = (

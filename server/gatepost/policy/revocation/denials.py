@@ -16,7 +16,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost_authz.caller import TenantContext
 
-log = logging.getLogger("gatepost.approvals")
+log = logging.getLogger(__name__)
 
 HOLD_AUTHOR = "approvals"
 """The author of these holds."""

@@ -15,7 +15,7 @@ from gatepost.storage.revocations import RevocationRecord
 PAUSES_S = (1.0, 5.0, 30.0, 120.0)
 """Pauses between retries during an outage of the database; the last one repeats."""
 
-log = logging.getLogger("gatepost.changes")
+log = logging.getLogger(__name__)
 
 
 class WithdrawnApprovals:

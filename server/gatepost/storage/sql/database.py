@@ -34,7 +34,7 @@ TIMED_OUT = "the database does not answer in time"
 # refuse it.
 _BEGIN = {"sqlite": ("BEGIN IMMEDIATE",), "postgresql": ("BEGIN",)}
 
-log = logging.getLogger("gatepost.storage")
+log = logging.getLogger(__name__)
 
 Values = Mapping[str, Any]
 SqlStatement = tuple[Executable, Values]

@@ -45,7 +45,7 @@ from gatepost.storage.sql.tasks import SqlTasks, abandoned
 from gatepost.storage.sql.tenant_data import SqlTenantData
 from gatepost.storage.stored_bytes import StoredUsage
 
-log = logging.getLogger("gatepost.database")
+log = logging.getLogger(__name__)
 
 BATCH = 500
 """The rows that one statement of a sweep removes, so that other statements do not wait for long."""

@@ -39,7 +39,7 @@ The bytes of a write-ahead log after which it restarts at its beginning although
 the bytes of batches after which the next one waits for a merge.
 """
 
-log = logging.getLogger("gatepost.audit")
+log = logging.getLogger(__name__)
 
 
 class SqliteAuditStore(SqlAuditStore):

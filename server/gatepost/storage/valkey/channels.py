@@ -25,7 +25,7 @@ SILENCE_S = 25.0
 """A connection that receives nothing for so long, not even an answer to a ping, is dead."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 
-log = logging.getLogger("gatepost.pubsub")
+log = logging.getLogger(__name__)
 
 
 class Channels:

@@ -33,7 +33,7 @@ from gatepost.upstreams.connection import UpstreamNotification
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost_authz.caller import TenantContext
 
-log = logging.getLogger("gatepost.upstreams")
+log = logging.getLogger(__name__)
 
 ENDED_GONE = Ended("gone")
 SERVER_STOPS = "The server stops"

@@ -23,7 +23,7 @@ from gatepost.upstreams.connection import (
     UpstreamNotification,
 )
 
-log = logging.getLogger("gatepost.upstreams")
+log = logging.getLogger(__name__)
 
 CANCEL_S = 5.0
 """How long an upstream may take to accept a cancellation."""

@@ -11,7 +11,7 @@ MAX_BYTES = 16_384
 LINES_PER_PERIOD, PERIOD_S = 50, 10.0
 """Lines that are logged in each period; the others are counted."""
 
-log = logging.getLogger("gatepost.upstreams")
+log = logging.getLogger(__name__)
 
 
 class StderrLog:

@@ -40,7 +40,7 @@ STABLE_S = 60.0
 """A program that ran this long begins again with the shortest pause."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 
-log = logging.getLogger("gatepost.upstreams")
+log = logging.getLogger(__name__)
 
 
 class IntroducedProcess(NamedTuple):
