@@ -238,7 +238,7 @@ def run() -> Walks:
 
 
 def _serve(path: Path, port: int, caller: WalkCaller) -> None:
-    config, toolbox, problems = examine(path)
+    config, loaded_packs, problems = examine(path)
     if config is None:
         raise RuntimeError(str(problems))
     thread = threading.Thread(target=caller.run)
@@ -253,7 +253,7 @@ def _serve(path: Path, port: int, caller: WalkCaller) -> None:
     with replaced(WalkServices):
         setup = serve.ServerSetup(
             config=config,
-            toolbox=toolbox,
+            loaded_packs=loaded_packs,
             keyring=keyring_of(config),
             sock=bind("127.0.0.1", port),
         )

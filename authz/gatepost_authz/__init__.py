@@ -42,7 +42,7 @@ from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey
 from gatepost_authz.metadata import MetadataRoutes
 from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
-from gatepost_authz.pinning import GuardedTransport
+from gatepost_authz.pinning import PinningTransport
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.protected_app import ProtectedApp
 from gatepost_authz.scopes import Implications
@@ -65,7 +65,6 @@ __all__ = [
     "EffectiveRule",
     "ExpiredToken",
     "Fetcher",
-    "GuardedTransport",
     "IdentityHeaders",
     "Implications",
     "InsufficientAuthentication",
@@ -86,6 +85,7 @@ __all__ = [
     "MissingToken",
     "Network",
     "NotYetValidToken",
+    "PinningTransport",
     "Policy",
     "Preset",
     "Problem",

@@ -14,7 +14,7 @@ from gatepost_authz.config import Network
 from gatepost_authz.pinning import (
     CONNECT_S,
     AddressRefused,
-    GuardedTransport,
+    PinningTransport,
     ResolveHost,
     SystemResolver,
 )
@@ -129,7 +129,7 @@ class Fetcher:
         self._ca_bundle = network.ca_bundle
         self._resolver = resolver or SystemResolver()
         self._tls: ssl.SSLContext | None = None
-        self._transports: dict[tuple[Networks, bool], GuardedTransport] = {}
+        self._transports: dict[tuple[Networks, bool], PinningTransport] = {}
 
     def tls(self) -> ssl.SSLContext:
         """
@@ -146,7 +146,7 @@ class Fetcher:
 
     def transport(
         self, *, allow_private: Networks = (), connections: int = 0, secure: bool = True
-    ) -> GuardedTransport:
+    ) -> PinningTransport:
         """
         Return a transport with this fetcher's rules; the caller closes it.
 
@@ -164,7 +164,7 @@ class Fetcher:
             tls = self.tls() if secure else None
         except OSError as error:
             raise FetchError("tls") from error
-        return GuardedTransport(
+        return PinningTransport(
             address_policy=IssuerAddressPolicy(allow_private, development=self._development),
             tls=tls,
             # A company's proxy for outgoing requests usually cannot reach the company's own hosts.
@@ -205,7 +205,7 @@ class Fetcher:
         url: str,
         form: Mapping[str, str],
         *,
-        transport: GuardedTransport,
+        transport: PinningTransport,
         headers: Mapping[str, str] | None = None,
     ) -> FetchedDocument:
         """
@@ -264,7 +264,7 @@ class Fetcher:
 
 
 async def exchange(
-    transport: GuardedTransport,
+    transport: PinningTransport,
     request: httpx2.Request,
     *,
     limit_bytes: int,

@@ -13,7 +13,7 @@ from gatepost_authz.errors import InvalidToken, IssuerUnavailable
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.issuer_key_sets import location_of
 from gatepost_authz.issuers import TrustedIssuer
-from gatepost_authz.pinning import GuardedTransport
+from gatepost_authz.pinning import PinningTransport
 from gatepost_authz.ratelimited import RateLimitedLog
 
 CONNECTIONS = 10
@@ -58,7 +58,7 @@ class Introspector:
             else authentication(settings, secret, trusted.settings.issuer)
         )
         self._configured = settings.endpoint if settings is not None else ""
-        self._transport: GuardedTransport | None = None
+        self._transport: PinningTransport | None = None
         self._search_at = -inf
         # Each invented token is one more request.
         self._log = RateLimitedLog(log, monotonic=monotonic)

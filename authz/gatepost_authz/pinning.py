@@ -176,7 +176,7 @@ def alternated(addresses: Sequence[str]) -> Sequence[str]:
     return ordered[:ATTEMPTS]
 
 
-class GuardedTransport(httpx2.AsyncBaseTransport):
+class PinningTransport(httpx2.AsyncBaseTransport):
     """
     An httpx2 transport that connects only to hosts that *address_policy* allows.
 

@@ -20,8 +20,7 @@ from gatepost.http.start_page import (
     page_headers,
     start_page,
 )
-from gatepost.mcp.endpoint import Endpoint
-from gatepost.mcp.endpoint import EndpointLimits as BodyLimits
+from gatepost.mcp.endpoint import Endpoint, EndpointLimits
 from gatepost.mcp.request_wrappers import KNOWN_METHODS, RequestTracing, WrapRequest, logged
 from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.session import McpSessions
@@ -200,7 +199,7 @@ def mcp(
         resource=resource,
         sessions=McpSessions(services.keyring),
         suspended=services.revocations.suspended,
-        limits=BodyLimits(
+        limits=EndpointLimits(
             config.limits.max_body_bytes,
             config.limits.body_timeout_s,
             config.limits.client_requests_per_caller,
@@ -262,8 +261,8 @@ def management_routes(
     for path, route in management.management_routes(
         services.upstreams.services, exchange, config.scopes.admin
     ).items():
-        guarded = bearer(route, resource_of=paths)
-        routes.append(Route(f"{paths.base}{path}", guarded, methods=route.methods))
+        checked = bearer(route, resource_of=paths)
+        routes.append(Route(f"{paths.base}{path}", checked, methods=route.methods))
     return routes
 
 

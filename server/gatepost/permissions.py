@@ -1,4 +1,4 @@
-"""Closes files and folders that hold secrets to other users of the machine."""
+"""Close files and folders that hold secrets to other users of the machine."""
 
 import logging
 import os

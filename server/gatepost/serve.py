@@ -20,7 +20,7 @@ import uvloop
 from starlette.routing import Route
 
 from gatepost.app import Application, build_app
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.file_descriptors import raise_limit
@@ -53,7 +53,7 @@ MODULES = (
     "anyio.streams.stapled",
 )  # fmt: skip
 
-Fresh = Callable[[], tuple[Config, Toolbox] | None]
+Fresh = Callable[[], tuple[Config, LoadedPacks] | None]
 """Reads the configuration again; None if it has errors, which it has reported."""
 
 START_ERRORS = (KeyRingError, LifespanFailed, ListenError, StoreRefused, StoreUnavailable)
@@ -68,7 +68,7 @@ class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a process needs to serve."""
 
     config: Config
-    toolbox: Toolbox
+    loaded_packs: LoadedPacks
     keyring: KeyRing
     sock: socket.socket
     reread: Fresh | None = None
@@ -144,7 +144,7 @@ def _scrapes(setup: ServerSetup) -> AbstractContextManager[None]:
 @asynccontextmanager
 async def _opened(setup: ServerSetup, meter: Meter) -> AsyncIterator[Services]:
     """Open the services of a process that serves, and so reports about itself."""
-    opening = opened(setup.config, setup.toolbox, setup.keyring, meter)
+    opening = opened(setup.config, setup.loaded_packs, setup.keyring, meter)
     async with opening as services, reporting(services):
         yield services
 
@@ -205,16 +205,16 @@ def _on_ready(setup: ServerSetup, services: Services, on_ready: Callable[[], obj
         services.warm()
 
 
-async def taken_up(services: Services, config: Config, toolbox: Toolbox) -> bool:
+async def taken_up(services: Services, config: Config, loaded_packs: LoadedPacks) -> bool:
     """Apply a configuration to the services; False if one of its packs cannot start."""
     try:
-        await services.lifespans.start(toolbox.packs)
+        await services.lifespans.start(loaded_packs.packs)
     except LifespanFailed as failed:
         _log.error("reload_refused", extra={"reason": str(failed)})
         return False
     services.keyring.reread()
-    services.apply(config, toolbox)
-    services.lifespans.keep_only(toolbox.packs)
+    services.apply(config, loaded_packs)
+    services.lifespans.keep_only(loaded_packs.packs)
     return True
 
 
@@ -374,7 +374,7 @@ class WorkerProcesses:
         if changed is not None:
             self._setup.keyring.reread()
             self._setup = msgspec.structs.replace(
-                self._setup, config=changed[0], toolbox=changed[1]
+                self._setup, config=changed[0], loaded_packs=changed[1]
             )
 
     def _stop(self, number: int) -> None:

@@ -90,7 +90,7 @@ def test_loggers_have_the_names_of_their_modules() -> None:
 
     def rule(path: Path) -> list[tuple[str, int]]:
         return [
-            (name.value, call.lineno)
+            (str(name.value), call.lineno)
             for call in calls_of({"getLogger"}, [path])
             for name in call.args
             if isinstance(name, ast.Constant) and str(name.value).split(".")[0] in SOURCE_ROOTS

@@ -131,13 +131,13 @@ async def test_tasks_end_when_a_reload_removes_trust_in_their_caller(
     with Idp() as idp:
         settings = {"tools": {}, "workspace": {"root": str(tmp_path)}}
         before = configuration(8000, [main_issuer(idp)], **settings)
-        toolbox = load(msgspec.convert(before, Config).tools)
+        loaded_packs = load(msgspec.convert(before, Config).tools)
         caller: TenantContext = a_caller(issuer=idp.issuer("main"))
         stranger = a_caller(issuer="https://never.example.com")
         async with opened(
-            msgspec.convert(before, Config), toolbox, KeyRing.ephemeral()
+            msgspec.convert(before, Config), loaded_packs, KeyRing.ephemeral()
         ) as services:
             assert not services.task_runner.is_out(caller)
             assert services.task_runner.is_out(stranger)
-            services.apply(msgspec.convert(before | change(idp), Config), toolbox)
+            services.apply(msgspec.convert(before | change(idp), Config), loaded_packs)
             assert services.task_runner.is_out(caller) is is_out

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost import CallContext
-from gatepost.check.pack_loading import Toolbox, load
+from gatepost.check.pack_loading import LoadedPacks, load
 from gatepost.check.problems import problems
 from gatepost.cli import doctor
 from gatepost.config.settings import Config, Listen, ToolsSettings
@@ -56,7 +56,7 @@ def test_an_allowed_origin_that_is_no_url_is_reported_as_a_problem() -> None:
     listen = Listen(allowed_origins=("https://[",))
     config = Config(resource="https://mcp.example.com/mcp", listen=listen)
 
-    reported_problems = problems(config, Toolbox((), ()))
+    reported_problems = problems(config, LoadedPacks((), ()))
 
     assert "listen.allowed_origins[0]" in [problem.setting for problem in reported_problems]
 

@@ -17,7 +17,7 @@ from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.pinning import (
     LOOKUPS,
     AddressRefused,
-    GuardedTransport,
+    PinningTransport,
     SystemResolver,
     alternated,
 )
@@ -287,7 +287,7 @@ async def test_the_guarded_transport_works_in_any_httpx2_client(
             await client.get("http://id.example.com/")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        local = GuardedTransport(address_policy=IssuerAddressPolicy(development=True))
+        local = PinningTransport(address_policy=IssuerAddressPolicy(development=True))
         async with httpx2.AsyncClient(transport=local, trust_env=False) as client:
             with pytest.raises(httpx2.ConnectError):
                 await client.get(f"http://127.0.0.1:{silent.getsockname()[1]}/")

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.check.pack_loading import Toolbox, load
+from gatepost.check.pack_loading import LoadedPacks, load
 from gatepost.check.problems import problems
 from gatepost.config.settings import Config
 from gatepost.upstreams.configured import ConfiguredUpstreams
@@ -37,8 +37,10 @@ def config_of(*upstreams: dict[str, Any], **settings: Any) -> Config:
 def problems_of(*upstreams: dict[str, Any], **settings: Any) -> list[Problem]:
     """Return the problems of upstreams, agents and credentials alone."""
     config = config_of(*upstreams, **settings)
-    toolbox = load(config.tools, config.packs, config.network)
-    return [problem for problem in problems(config, toolbox) if problem.id[8:10] in {"14", "15"}]
+    loaded_packs = load(config.tools, config.packs, config.network)
+    return [
+        problem for problem in problems(config, loaded_packs) if problem.id[8:10] in {"14", "15"}
+    ]
 
 
 def test_valid_upstream_tables_have_no_problem() -> None:
@@ -250,7 +252,7 @@ def test_the_credential_setting_of_the_openapi_pack_is_checked(name: str, tmp_pa
     )
     reported_problems = [
         problem
-        for problem in problems(config, Toolbox(packs=(), problems=()))
+        for problem in problems(config, LoadedPacks(packs=(), problems=()))
         if problem.setting.startswith("packs.openapi")
     ]
 

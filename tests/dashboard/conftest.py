@@ -32,7 +32,7 @@ from gatepost.dashboard.page import (
     rendered_page,
     stream,
 )
-from gatepost.dashboard.page_guard import GuardedPage, PageServices
+from gatepost.dashboard.page_access import CheckedPage, PageServices
 from gatepost.dashboard.routes import page_services
 from gatepost.dashboard.security_headers import SecurityHeaders
 from gatepost.dashboard.templating import Templates
@@ -132,7 +132,7 @@ def build(config: Config, services: Services) -> Edge:
 
     def route(page: PageRoute) -> Route:
         frame = SecurityHeaders(
-            GuardedPage(page, around), resource=resource, development=config.development
+            CheckedPage(page, around), resource=resource, development=config.development
         )
         methods = [name for name, one in (("GET", page.get), ("POST", page.post)) if one]
         return Route(around.location.pattern + page.path, frame, methods=methods)
@@ -287,8 +287,8 @@ def open_dashboard_server(
         )
     )
     sock = bind("127.0.0.1", port)
-    toolbox = load(config.tools, config.packs, config.network)
-    server = DashboardServer(config, toolbox, sock, build=build, source_of=source_of)
+    loaded_packs = load(config.tools, config.packs, config.network)
+    server = DashboardServer(config, loaded_packs, sock, build=build, source_of=source_of)
     server.provider, server.origin = provider, origin
     server.base = base.replace("{tenant}", "acme")
     with AsgiServer(app(provider), port=issuer_port), server.running():

@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.config.settings import Config
 from gatepost.dashboard.cookie import Cookies
-from gatepost.dashboard.security_headers import guards_of
+from gatepost.dashboard.security_headers import security_headers_of
 from gatepost_authz.config import Introspection, Issuer, Resource, TenantRule
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from tests.dashboard.conftest import (
@@ -204,8 +204,10 @@ def test_https_cookies_are_secure_and_bound_to_host_and_tenant() -> None:
     assert name == b"set-cookie"
     assert value == (b"__Host-gatepost-session-acme=abc; Path=/; HttpOnly; SameSite=Lax; Secure")
     assert cookies.name("sign-in", HTTPS.of_tenant("globex")) == "__Host-gatepost-sign-in-globex"
-    assert (b"strict-transport-security", b"max-age=31536000") in guards_of(HTTPS)
-    assert not any(name == b"strict-transport-security" for name, _ in guards_of(local_resource()))
+    assert (b"strict-transport-security", b"max-age=31536000") in security_headers_of(HTTPS)
+    assert not any(
+        name == b"strict-transport-security" for name, _ in security_headers_of(local_resource())
+    )
 
 
 def local_resource() -> Resource:

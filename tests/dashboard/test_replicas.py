@@ -77,7 +77,7 @@ def replica(billing: BillingServer) -> Iterator[TwoReplicas]:
     """Run another process of the same server, with a loop and connections of its own."""
     port, first = free_port(), billing.server
     sock = bind("127.0.0.1", port)
-    other = Server(first.config, first.toolbox, sock, keyring=first.keyring)
+    other = Server(first.config, first.loaded_packs, sock, keyring=first.keyring)
     with other.running():
         yield TwoReplicas(billing, other, port)
 

@@ -7,7 +7,7 @@ import msgspec
 from gatepost.app import build_app
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config, StorageSettings
-from gatepost.dashboard.page_guard import GuardedPage
+from gatepost.dashboard.page_access import CheckedPage
 from gatepost.dashboard.security_headers import SecurityHeaders
 from gatepost.http.checks import HeadChecks
 from gatepost.runtime.startup import opened
@@ -62,7 +62,7 @@ async def test_every_dashboard_route_has_security_headers_and_needs_a_session() 
 
         assert all(isinstance(app, SecurityHeaders) for app in routes.values())
         assert {
-            path for path, app in routes.items() if not isinstance(app.app, GuardedPage)
+            path for path, app in routes.items() if not isinstance(app.app, CheckedPage)
         } == public
 
 

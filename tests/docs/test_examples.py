@@ -143,14 +143,14 @@ def test_the_customer_register_starts_with_its_configuration(
     monkeypatch.chdir(ROOT)
     settings = given_settings(CRM / "gatepost.toml", {}, "http://127.0.0.1:8000/mcp")
     config = dev_config(8000, tools=(), state=tmp_path, user_config=settings.config)
-    toolbox = load(config.tools, config.packs, config.network)
+    loaded_packs = load(config.tools, config.packs, config.network)
 
     assert settings.problems == ()
     # The server makes the secret of its own dashboard when it starts.
     reported_problems = [
-        problem for problem in problems(config, toolbox) if problem.level == "error"
+        problem for problem in problems(config, loaded_packs) if problem.level == "error"
     ]
     assert {problem.setting for problem in reported_problems} <= {
         "issuers[0].dashboard.client_secret"
     }
-    assert plan_of(config.approvals, toolbox.offers)["refund"].frequency() == "sometimes"
+    assert plan_of(config.approvals, loaded_packs.offers)["refund"].frequency() == "sometimes"

@@ -226,8 +226,8 @@ class RevocationReplicas(BalancedReplicas):
         """Open an approval service beside both replicas, for approvers who have signed in."""
         # The configuration names its key ring as a server sees it that runs there.
         with contextlib.chdir(self.folder):
-            config, toolbox = checked_configuration(Path("gatepost.toml"))
-            async with opened(config, toolbox, "acme") as services:
+            config, loaded_packs = checked_configuration(Path("gatepost.toml"))
+            async with opened(config, loaded_packs, "acme") as services:
                 yield services.service
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:

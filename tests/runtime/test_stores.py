@@ -337,8 +337,8 @@ from gatepost.config.settings import Config, StorageSettings
 config = Config(resource="http://127.0.0.1:1/mcp", mode="development",
                 storage=StorageSettings(database="memory:"))
 async def main():
-    toolbox = load(config.tools, config.packs, config.network)
-    async with opened(config, toolbox, KeyRing.ephemeral()) as services:
+    loaded_packs = load(config.tools, config.packs, config.network)
+    async with opened(config, loaded_packs, KeyRing.ephemeral()) as services:
         build_app(config, services)
 list(problems(config, load(config.tools, config.packs, config.network)))
 asyncio.run(main())

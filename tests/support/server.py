@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.app import build_app
-from gatepost.check.pack_loading import Toolbox, load
+from gatepost.check.pack_loading import LoadedPacks, load
 from gatepost.check.problems import problems
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
@@ -113,7 +113,7 @@ class Server:
     def __init__(
         self,
         config: Config,
-        toolbox: Toolbox,
+        loaded_packs: LoadedPacks,
         sock: socket.socket,
         *,
         parser: type[asyncio.Protocol] = HttptoolsProtocol,
@@ -123,7 +123,7 @@ class Server:
         idp: Idp | None = None,
         source_of: SourceOf | None = None,
     ) -> None:
-        self.config, self.toolbox, self.sock, self.parser = config, toolbox, sock, parser
+        self.config, self.loaded_packs, self.sock, self.parser = config, loaded_packs, sock, parser
         self.keyring = keyring or KeyRing.ephemeral()
         self._prepare, self._source_of = prepare, source_of
         self.shared_metrics = SharedMetrics()
@@ -140,7 +140,7 @@ class Server:
         meter = Meter(self.shared_metrics.of_process(0))
         meter.start(now=time.time())
         async with opened(
-            self.config, self.toolbox, self.keyring, meter, self._source_of
+            self.config, self.loaded_packs, self.keyring, meter, self._source_of
         ) as services:
             self.services = services
             services.log = AccessLog(
@@ -265,12 +265,12 @@ def running_server(
     config = msgspec.convert(
         configuration(sock.getsockname()[1], issuers, path, **settings), Config
     )
-    toolbox = load(config.tools, config.packs, config.network)
-    found = [one for one in problems(config, toolbox) if one.level == "error"]
+    loaded_packs = load(config.tools, config.packs, config.network)
+    found = [one for one in problems(config, loaded_packs) if one.level == "error"]
     assert bool(found) is not checked, found
     server = kind(
         config,
-        toolbox,
+        loaded_packs,
         sock,
         parser=parser,
         keyring=keyring or keyring_of(config),

@@ -96,8 +96,8 @@ async def test_a_stop_counts_the_last_batch() -> None:
     )
     meter = Meter(metrics.of_process(0))
     meter.start(now=1.0)
-    toolbox = load(tools, config.packs, config.network)
-    async with opened(config, toolbox, KeyRing.ephemeral(), meter) as services:
+    loaded_packs = load(tools, config.packs, config.network)
+    async with opened(config, loaded_packs, KeyRing.ephemeral(), meter) as services:
         services.request_metrics.apply(lambda path: "mcp")
         await services.runner.run(a_call(arguments=b'{"text":"hello"}'))
         services.log.append(row())

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 
 from gatepost import CallContext, Depends, Pack, tool_method
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.runtime.pack_lifespans import PackLifespans
 from gatepost.testing import serving
 from gatepost.tools.lifespan import LifespanFailed
@@ -343,4 +343,4 @@ def test_a_tool_without_dependencies_has_no_wrapper() -> None:
     closure = pack.tools["plain"].invoke.__closure__
     assert closure is not None
     assert plain in [cell.cell_contents for cell in closure]
-    assert Toolbox((pack,), ()).packs[0].lifespans == []
+    assert LoadedPacks((pack,), ()).packs[0].lifespans == []

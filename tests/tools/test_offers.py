@@ -225,9 +225,11 @@ def test_check_finds_doubled_uris_and_prompts(tmp_path: Path) -> None:
     """Each problem names the packs."""
     source = tmp_path / "colliding.py"
     source.write_text(COLLIDING_PACKS)
-    toolbox = load(ToolsSettings(load=(str(source),)))
+    loaded_packs = load(ToolsSettings(load=(str(source),)))
 
-    assert [(offer_problem.id, offer_problem.message) for offer_problem in toolbox.problems] == [
+    assert [
+        (offer_problem.id, offer_problem.message) for offer_problem in loaded_packs.problems
+    ] == [
         ("config.E012", "several resources are at 'shelf://{book}' (packs one, two)"),
         ("config.E012", "several prompts are named 'ask' (packs one, two)"),
     ]

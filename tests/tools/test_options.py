@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from gatepost import Pack
-from gatepost.check.pack_loading import Toolbox, load
+from gatepost.check.pack_loading import LoadedPacks, load
 from gatepost.config.settings import ToolsSettings
 
 PACK_SOURCE = """from gatepost import CallContext, Pack
@@ -20,8 +20,8 @@ async def save(ctx: CallContext{more}) -> str:
 '''
 
 
-def loaded_toolbox(folder: Path, text: str) -> Toolbox:
-    """Return the toolbox with one author's file."""
+def packs_of_file(folder: Path, text: str) -> LoadedPacks:
+    """Return the packs with one author's file."""
     file = folder / "author.py"
     file.write_text(PACK_SOURCE + text)
     return load(ToolsSettings(load=(str(file),)))
@@ -29,11 +29,11 @@ def loaded_toolbox(folder: Path, text: str) -> Toolbox:
 
 def refusal(folder: Path, text: str) -> str:
     """Return why the file does not load; assert that none of its offers is there."""
-    toolbox = loaded_toolbox(folder, text)
-    (problem,) = toolbox.problems
+    loaded_packs = packs_of_file(folder, text)
+    (problem,) = loaded_packs.problems
     assert problem.id == "config.E011"
     assert problem.level == "error"
-    assert not toolbox.offers
+    assert not loaded_packs.offers
     return f"{problem.message} {problem.hint}"
 
 

@@ -1,4 +1,4 @@
-"""The habits of Auth0."""
+"""How Auth0 issues tokens."""
 
 from gatepost_keys.imitation.shape import OAUTH_INSERTED, OPENID_APPENDED, ErrorShape, Imitation
 

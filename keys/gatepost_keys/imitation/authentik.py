@@ -1,4 +1,4 @@
-"""The habits of authentik."""
+"""How authentik issues tokens."""
 
 from gatepost_keys.imitation.shape import OPENID_APPENDED, ErrorShape, Imitation
 

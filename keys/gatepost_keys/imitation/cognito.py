@@ -1,4 +1,4 @@
-"""The habits of Amazon Cognito user pools."""
+"""How Amazon Cognito user pools issue tokens."""
 
 from gatepost_keys.imitation.shape import OPENID_APPENDED, ErrorShape, Imitation
 

@@ -1,4 +1,4 @@
-"""The habits of Microsoft Entra ID."""
+"""How Microsoft Entra ID issues tokens."""
 
 from gatepost_keys.imitation.shape import OPENID_APPENDED, ErrorShape, Imitation
 

@@ -1,4 +1,4 @@
-"""The habits of Node's `oidc-provider`, and of Logto, which is built on it."""
+"""How Node's `oidc-provider`, and Logto, which is built on it, issue tokens."""
 
 from gatepost_keys.imitation.shape import OAUTH_APPENDED, OPENID_APPENDED, ErrorShape, Imitation
 

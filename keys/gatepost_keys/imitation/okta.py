@@ -1,4 +1,4 @@
-"""The habits of Okta, with a custom authorization server."""
+"""How Okta issues tokens with a custom authorization server."""
 
 from gatepost_keys.imitation.shape import OAUTH_APPENDED, OPENID_APPENDED, ErrorShape, Imitation
 

@@ -1,4 +1,4 @@
-"""The habits of Zitadel."""
+"""How Zitadel issues tokens."""
 
 from gatepost_keys.imitation.shape import OPENID_APPENDED, Imitation
 

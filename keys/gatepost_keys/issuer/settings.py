@@ -105,7 +105,7 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     access_token_format: Literal["jwt", "opaque"] = "jwt"  # noqa: S105 - a format, not a secret
     algorithm: str = "RS256"
     imitation: Imitation = DEVELOPMENT
-    """The identity provider whose habits it takes on."""
+    """The identity provider that it imitates."""
     rotate_keys_every_s: int = 0
     """A new signing key after so many seconds; 0: only when `gatepost-cli` asks for one."""
     token_lifetime_s: int = MAX_LIFETIME_S

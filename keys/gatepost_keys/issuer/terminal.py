@@ -30,7 +30,7 @@ class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
         if not self.request.client.check_grant_type(self.GRANT_TYPE):
             raise rfc6749.UnauthorizedClientError()
         resources = self.server.resources
-        # Asked by its own name under every imitation: a command line follows no provider's habit.
+        # Asked by its own name under every imitation: a command line imitates no provider.
         self.request.resource = named(self.request.resources, resources, default=resources.default)
         self.request.user = self._person()
         settings = self.server.issuer.settings

@@ -1,1 +1,1 @@
-"""Judges a configuration: every problem in it, with a stable id and a hint."""
+"""Judge a configuration: every problem in it, with a stable id and a hint."""

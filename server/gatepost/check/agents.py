@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.settings import Config
 from gatepost.config.upstreams import EVERY_TENANT, AgentSettings, UpstreamSettings
 from gatepost.upstreams.fields import InvalidField, checked_name
@@ -12,10 +12,10 @@ from gatepost_authz.tenant import client_tenants
 
 
 def problems(
-    config: Config, toolbox: Toolbox, servers: Sequence[UpstreamSettings]
+    config: Config, loaded_packs: LoadedPacks, servers: Sequence[UpstreamSettings]
 ) -> Iterator[Problem]:
     """Yield the problems of agents; *servers* are all upstreams of the configuration."""
-    packs = {pack.name for pack in toolbox.packs}
+    packs = {pack.name for pack in loaded_packs.packs}
     for at, agent in enumerate(config.agents):
         table = f"agents[{at}]"
         try:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.approvals import LONGEST_S, ApprovalRule, ApprovalsSettings
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
@@ -25,7 +25,7 @@ PEOPLE = (1, 2)
 SHORTEST_HOLD_S, LONGEST_HOLD_S = 1.0, 86_400.0
 
 
-def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+def problems(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     """Yield the problems of the approval settings."""
     settings = config.approvals
     roles = {role for issuer in config.issuers for role in issuer.roles}
@@ -35,11 +35,11 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         yield from _by(rule, table, roles)
         yield from _people(rule, table)
     yield from _numbers(settings)
-    yield from _patterns(settings, toolbox)
-    yield from _destructive(config, toolbox)
-    yield from _no_approver(config, toolbox, roles)
+    yield from _patterns(settings, loaded_packs)
+    yield from _destructive(config, loaded_packs)
+    yield from _no_approver(config, loaded_packs, roles)
     yield from _webhook(settings, development=config.development)
-    yield from _notification(settings, toolbox)
+    yield from _notification(settings, loaded_packs)
 
 
 def _condition(rule: ApprovalRule, table: str) -> Iterator[Problem]:
@@ -134,14 +134,14 @@ def _hold_problems(settings: ApprovalsSettings) -> Iterator[Problem]:
             yield Problem("config.E016", message, setting=f"approvals.{name}")
 
 
-def _patterns(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem]:
+def _patterns(settings: ApprovalsSettings, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     lists = {"approvals.require": settings.require, "approvals.auto_approve": settings.auto_approve}
     lists |= {f"approvals.rules[{at}].tools": rule.tools for at, rule in enumerate(settings.rules)}
     for setting, patterns in lists.items():
         for at, pattern in enumerate(patterns):
             if pattern.removeprefix(PACK).startswith(UPSTREAM_PREFIX):
                 continue
-            if not any(matches(pattern, tool) for tool in toolbox.tools):
+            if not any(matches(pattern, tool) for tool in loaded_packs.tools):
                 yield Problem(
                     "config.W080",
                     f"{pattern!r} matches no enabled tool",
@@ -150,7 +150,7 @@ def _patterns(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem
                     f"{setting}[{at}]",
                 )
     for at, pattern in enumerate(settings.require):
-        both = [tool for tool in toolbox.tools if matches(pattern, tool)]
+        both = [tool for tool in loaded_packs.tools if matches(pattern, tool)]
         freed = [tool.name for tool in both if matches_any(settings.auto_approve, tool)]
         if freed:
             yield Problem(
@@ -162,11 +162,11 @@ def _patterns(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem
             )
 
 
-def _notification(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem]:
+def _notification(settings: ApprovalsSettings, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     name = settings.notification.tool
     if not name:
         return
-    tools = [tool for tool in toolbox.tools if tool.name == name]
+    tools = [tool for tool in loaded_packs.tools if tool.name == name]
     if not tools:
         yield Problem(
             "config.E086",
@@ -183,13 +183,13 @@ def _notification(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Pro
         )
 
 
-def _destructive(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+def _destructive(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     settings = config.approvals
     if settings.destructive is not None or config.development:
         return
     names = [
         tool.name
-        for tool in toolbox.tools
+        for tool in loaded_packs.tools
         if asks_as_destructive(settings, tool)
         and not tool.approval
         and not matches_any((*settings.require, *settings.auto_approve), tool)
@@ -206,9 +206,9 @@ def _destructive(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         )
 
 
-def _no_approver(config: Config, toolbox: Toolbox, roles: set[str]) -> Iterator[Problem]:
+def _no_approver(config: Config, loaded_packs: LoadedPacks, roles: set[str]) -> Iterator[Problem]:
     try:
-        plan = plan_of(config.approvals, toolbox.tools)
+        plan = plan_of(config.approvals, loaded_packs.tools)
     except BadCondition:
         return  # reported already
     usual = DEFAULT_APPROVERS[0].removeprefix(ROLE)

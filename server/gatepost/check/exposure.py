@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.settings import Config
 from gatepost.policy.approvals.tool_policies import PACK, matches_any
 from gatepost_authz.address_policy import allowed_host
@@ -26,7 +26,7 @@ PLACES = (
 HOME_FOLDERS = ("/home", "/Users")
 
 
-def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+def problems(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     """
     Yield the problems in production; a development server is reachable from this machine only.
     """
@@ -34,7 +34,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         return
     yield from _proxies(config)
     yield from _origins(config)
-    yield from _approvals(config, toolbox)
+    yield from _approvals(config, loaded_packs)
     yield from _limits(config)
     yield from _hosts(config)
     yield from _root(config)
@@ -67,7 +67,7 @@ def _origins(config: Config) -> Iterator[Problem]:
         )
 
 
-def _approvals(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+def _approvals(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     freed = config.approvals.auto_approve
     for at, pattern in enumerate(freed):
         if set(pattern.removeprefix(PACK)) == {"*"}:
@@ -79,7 +79,7 @@ def _approvals(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
                 setting=f"approvals.auto_approve[{at}]",
             )
             return
-    tools = toolbox.tools
+    tools = loaded_packs.tools
     wide = tuple(pattern for pattern in freed if "*" in pattern)
     if len({tool.pack for tool in tools}) > 1 and all(matches_any(wide, tool) for tool in tools):
         yield Problem(

@@ -3,14 +3,14 @@
 import difflib
 from collections.abc import Iterator
 
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.limits import NamedToolLimitSettings, TenantLimitSettings, ToolLimitSettings
 from gatepost.config.settings import Config
 from gatepost.tools.tenant_offers import UPSTREAM_PREFIX
 from gatepost_authz.config import Problem
 
 
-def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+def problems(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     """Yield invalid numbers, and limits of unknown tools."""
     limits = config.limits
     numbers: dict[str, float | None] = {
@@ -39,7 +39,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
                 "0 means no limit",
                 setting=setting,
             )
-    tools = {offer.name for offer in toolbox.offers if offer.kind == "tool"}
+    tools = {offer.name for offer in loaded_packs.offers if offer.kind == "tool"}
     for name in limits.tools.keys() - tools:
         if name.startswith(UPSTREAM_PREFIX):
             continue

@@ -23,7 +23,7 @@ NO_TABLES = Packs()
 NO_NETWORK = Network()
 
 
-class Toolbox(msgspec.Struct, frozen=True):
+class LoadedPacks(msgspec.Struct, frozen=True):
     """The enabled packs, and the reasons why others could not be loaded."""
 
     packs: tuple[Pack, ...]
@@ -49,7 +49,7 @@ def load(
     settings: ToolsSettings,
     config: Packs = NO_TABLES,
     network: Network = NO_NETWORK,
-) -> Toolbox:
+) -> LoadedPacks:
     """
     Load every pack that the settings name, and the packs made from the tables of *config*.
 
@@ -63,7 +63,7 @@ def load(
         _add(packs, problems, source, f"tools.load[{at}]")
     _make(packs, problems, config, network)
     problems += _doubled(packs)
-    return Toolbox(tuple(packs), tuple(problems))
+    return LoadedPacks(tuple(packs), tuple(problems))
 
 
 def _unregistered() -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from gatepost.check import (
     storage,
     telemetry,
 )
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.pack_registration import object_at, registrations
 from gatepost.config.packs import tables
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
@@ -36,7 +36,7 @@ RESERVED_PATHS = frozenset({"/health", "/readyz", "/openapi.json", "/favicon.ico
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+def problems(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     """Yield every problem of the configuration, errors and warnings."""
     obtainable = config.scopes.obtainable
     scopes = {
@@ -57,7 +57,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         scopes=scopes,
     )
     yield from _resource(config)
-    yield from _keys(config, toolbox)
+    yield from _keys(config, loaded_packs)
     yield from _secrets(config)
     yield from paths.problems(config)
     yield from storage.problems(config)
@@ -65,21 +65,21 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from _tls(config)
     yield from _mode(config)
     yield from _tenancy(config)
-    yield from toolbox.problems
+    yield from loaded_packs.problems
     yield from _packs(config)
     yield from stdio.problems(config)
     yield from dashboard.problems(config)
     yield from telemetry.problems(config)
-    yield from _tools(config, toolbox)
+    yield from _tools(config, loaded_packs)
     if config.has_upstreams or config.credentials:
         # Imported here, because other configurations do not load the code for upstreams.
         yield from import_module("gatepost.check.credentials").problems(config)
-        yield from import_module("gatepost.check.upstreams").problems(config, toolbox)
-    yield from approvals.problems(config, toolbox)
+        yield from import_module("gatepost.check.upstreams").problems(config, loaded_packs)
+    yield from approvals.problems(config, loaded_packs)
     yield from _numbers(config)
-    yield from limits.problems(config, toolbox)
+    yield from limits.problems(config, loaded_packs)
     yield from audit.problems(config)
-    yield from exposure.problems(config, toolbox)
+    yield from exposure.problems(config, loaded_packs)
     yield from file_permissions.problems(config)
 
 
@@ -110,7 +110,7 @@ def _resource(config: Config) -> Iterator[Problem]:
         )
 
 
-def _keys(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+def _keys(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     ring = config.keys.ring
     if not ring:
         if not config.development:
@@ -120,7 +120,7 @@ def _keys(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
                 'run `gatepost keyring new keyring.json` and set [keys] ring = "file:keyring.json"',
                 setting="keys.ring",
             )
-        elif any(offer.secret_arguments for offer in toolbox.offers):
+        elif any(offer.secret_arguments for offer in loaded_packs.offers):
             yield Problem(
                 "config.W005",
                 "tools use secrets, but there is no key ring to encrypt stored secrets",
@@ -278,8 +278,8 @@ def _tenants_of(issuer: Issuer) -> set[str]:
     return {*issuer.tenants.values(), *values} | client_tenants(issuer)
 
 
-def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
-    if not toolbox.offers:
+def _tools(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
+    if not loaded_packs.offers:
         yield Problem(
             "config.W003",
             "no tool, resource or prompt is enabled",
@@ -287,7 +287,7 @@ def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
             "warning",
             "tools",
         )
-    for offer in toolbox.offers:
+    for offer in loaded_packs.offers:
         if offer.kind in {"tool", "prompt"} and is_upstream_name(offer.name):
             yield Problem(
                 "config.E151",
@@ -297,11 +297,11 @@ def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
                 setting="tools",
             )
     for scope in config.scopes.obtainable or ():
-        if toolbox.offers and scope not in toolbox.declared_scopes:
+        if loaded_packs.offers and scope not in loaded_packs.declared_scopes:
             yield Problem(
                 "config.W002",
                 f"no enabled tool, resource or prompt needs the obtainable scope {scope!r}",
-                _nearest(scope, toolbox.declared_scopes),
+                _nearest(scope, loaded_packs.declared_scopes),
                 "warning",
                 "scopes.obtainable",
             )

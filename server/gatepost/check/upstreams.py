@@ -8,7 +8,7 @@ from pathlib import Path
 from gatepost.check import agents
 from gatepost.check.agents import doubled, tenants_named
 from gatepost.check.credentials import reference_problem
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.settings import Config
 from gatepost.config.upstreams import UpstreamSettings
 from gatepost.secrets.names import is_reference
@@ -32,7 +32,7 @@ PACKAGE_OPTIONS = frozenset({"-p", "--package", "--from"})
 MIN_MEMORY = 16_000_000
 
 
-def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+def problems(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     """Yield the problems of upstreams and agents."""
     address_policy = _address_policy(config)
     tables = [(f"upstreams[{at}]", server) for at, server in enumerate(config.upstreams)]
@@ -52,7 +52,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         yield from _server(config, server, table, address_policy)
     names = [(table, server.name, server.tenants) for table, server in tables]
     yield from doubled(names, "MCP server", "config.E141")
-    yield from agents.problems(config, toolbox, [server for _, server in tables])
+    yield from agents.problems(config, loaded_packs, [server for _, server in tables])
 
 
 def _address_policy(config: Config) -> ToolAddressPolicy | None:

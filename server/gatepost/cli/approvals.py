@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from gatepost.audit.writer import AuditWriter
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.check.stdio import NOT_FOR_STDIO
 from gatepost.cli.configuration import (
     administrator,
@@ -274,11 +274,11 @@ def with_approvals(path: Path, tenant: str, do: Callable[[ApprovalService], Awai
 def decided(path: Path, tenant: str, do: Callable[[ApprovalServices, Config], Awaitable[T]]) -> T:
     """Run *do*, which also needs the configuration, with the stores open."""
     # For `gatepost stdio` this is the only way to decide, so HTTP settings can be missing.
-    config, toolbox = checked_configuration(path, ignored=NOT_FOR_STDIO)
+    config, loaded_packs = checked_configuration(path, ignored=NOT_FOR_STDIO)
     check_tenant(config, tenant)
 
     async def work() -> T:
-        async with opened(config, toolbox, tenant) as services:
+        async with opened(config, loaded_packs, tenant) as services:
             return await do(services, config)
 
     configure(level="warning", form="console")
@@ -289,7 +289,9 @@ def decided(path: Path, tenant: str, do: Callable[[ApprovalServices, Config], Aw
 
 
 @asynccontextmanager
-async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator[ApprovalServices]:
+async def opened(
+    config: Config, loaded_packs: LoadedPacks, tenant: str
+) -> AsyncIterator[ApprovalServices]:
     """Open the approval services with the servers' records; servers send its webhook messages."""
     keyring = keyring_of(config)
     records = await open_records(resolved_setting(config.storage.database))
@@ -312,5 +314,5 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
             services = ApprovalServices(
                 *shared, redaction, writer, outbound, revocations.is_refused
             )
-            services.apply(config, toolbox.tools)
+            services.apply(config, loaded_packs.tools)
             yield services

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gatepost.check.online import check_issuers
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.cli.configuration import config_option, examine, show, visible
 from gatepost.config.settings import Config
 from gatepost.tools.api import WORDS
@@ -28,10 +28,10 @@ def check(path: Path, online: bool) -> None:
     With --online, the command also asks each issuer. It sends a random token to introspection and
     a random code to the token endpoint, so the issuer's log has one refused request for each.
     """
-    config, toolbox, problems = examine(path)
+    config, loaded_packs, problems = examine(path)
     answers: tuple[str, ...] = ()
     if online and config is not None and not any(problem.level == "error" for problem in problems):
-        scopes = {scope for offer in toolbox.offers for scope in offer.scopes}
+        scopes = {scope for offer in loaded_packs.offers for scope in offer.scopes}
         result = asyncio.run(check_issuers(config, scopes.union(config.scopes.baseline)))
         answers, problems = result.lines, [*problems, *result.problems]
     show(problems)
@@ -46,7 +46,7 @@ def check(path: Path, online: bool) -> None:
         issuers = len(config.issuers)
         click.echo(
             f"OK: {config.resource}, {issuers} issuer{'s' if issuers != 1 else ''}, "
-            f"{counted(toolbox)}."
+            f"{counted(loaded_packs)}."
         )
 
 
@@ -60,8 +60,8 @@ def show_rules(config: Config) -> None:
             click.echo(f"  {rule.name}: {visible(rule.text)} [{source}]")
 
 
-def counted(toolbox: Toolbox) -> str:
+def counted(loaded_packs: LoadedPacks) -> str:
     """Return the number of each kind: `4 tools, 1 prompt`."""
-    kinds = Counter(WORDS[offer.kind] for offer in toolbox.offers)
+    kinds = Counter(WORDS[offer.kind] for offer in loaded_packs.offers)
     counts = [f"{n} {noun}{'s' if n != 1 else ''}" for noun, n in kinds.items()]
     return ", ".join(counts) or "nothing"

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from gatepost.check import file_permissions
-from gatepost.check.pack_loading import Toolbox, load
+from gatepost.check.pack_loading import LoadedPacks, load
 from gatepost.check.problems import lines_about, problems
 from gatepost.config.reading import read
 from gatepost.config.references import resolved_setting
@@ -38,7 +38,7 @@ def config_option(command: Command) -> Command:
 
 def examine(
     path: Path, *, workers: int | None = None
-) -> tuple[Config | None, Toolbox, list[Problem]]:
+) -> tuple[Config | None, LoadedPacks, list[Problem]]:
     """
     Read and check the configuration.
 
@@ -48,16 +48,16 @@ def examine(
     missing = path == DEFAULT_FILE and not path.exists() and "GATEPOST_RESOURCE" in os.environ
     reading = read(None if missing else path, os.environ)
     if reading.valid_values is None:
-        return None, Toolbox((), ()), list(reading.problems)
+        return None, LoadedPacks((), ()), list(reading.problems)
     fitting = with_workers(reading.valid_values, workers)
-    toolbox = load(fitting.tools, fitting.packs, fitting.network)
-    judged = [*problems(fitting, toolbox)]
+    loaded_packs = load(fitting.tools, fitting.packs, fitting.network)
+    judged = [*problems(fitting, loaded_packs)]
     if not (missing or fitting.development):
         judged += file_permissions.of_configuration(path)
     if reading.config is None:
         judged = [problem for problem in judged if not reading.explains(problem)]
     config = None if reading.config is None else fitting
-    return config, toolbox, [*reading.problems, *judged]
+    return config, loaded_packs, [*reading.problems, *judged]
 
 
 def check_tenant(config: Config, tenant: str) -> None:
@@ -131,20 +131,20 @@ def checked_configuration(
     workers: int | None = None,
     ignored: frozenset[str] = frozenset(),
     also: Callable[[Config], Iterable[Problem]] | None = None,
-) -> tuple[Config, Toolbox]:
+) -> tuple[Config, LoadedPacks]:
     """
     Return the configuration if it has no errors; else print all problems and exit 1.
 
     Problems with an id in *ignored* are ignored, and problems that *also* finds are added.
     """
-    config, toolbox, problems = examine(path, workers=workers)
+    config, loaded_packs, problems = examine(path, workers=workers)
     problems = [problem for problem in problems if problem.id not in ignored]
     if config is not None and also is not None:
         problems += [problem for problem in also(config) if problem not in problems]
     show(problems)
     if config is None or any(problem.level == "error" for problem in problems):
         raise click.exceptions.Exit(1)
-    return config, toolbox
+    return config, loaded_packs
 
 
 def show(problems: Iterable[Problem]) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.cli.configuration import checked_configuration, config_option, examine, show
 from gatepost.cli.main import TIMINGS
 from gatepost.config.settings import Config
@@ -36,10 +36,10 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
     """Run the server until SIGTERM or Ctrl+C. Running calls finish first."""
     part_done = timings.part_done if timings is not None else nothing
     part_done("imports of the command")
-    config, toolbox = checked_configuration(path, workers=workers)
+    config, loaded_packs = checked_configuration(path, workers=workers)
     part_done("configuration, tools and their checks")
 
-    def reread() -> tuple[Config, Toolbox] | None:
+    def reread() -> tuple[Config, LoadedPacks] | None:
         config, tools, problems = examine(path, workers=workers)
         show(problems)
         broken = config is None or any(problem.level == "error" for problem in problems)
@@ -59,7 +59,7 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
         part_done("key ring and sockets")
         setup = ServerSetup(
             config=config,
-            toolbox=toolbox,
+            loaded_packs=loaded_packs,
             keyring=keyring,
             sock=sock,
             reread=reread,

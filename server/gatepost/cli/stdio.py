@@ -11,7 +11,7 @@ import click
 import uvloop
 
 from gatepost.app import challenge_of, mcp
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.check.stdio import NOT_FOR_STDIO, problems
 from gatepost.cli.configuration import checked_configuration, config_option
 from gatepost.config.settings import STDIO, Config
@@ -42,14 +42,14 @@ def stdio(path: Path) -> None:
     """
     # Claim the pipes first, because tool files may print when they are loaded.
     pipes = Pipes.claim()
-    config, toolbox = checked_configuration(
+    config, loaded_packs = checked_configuration(
         path, ignored=NOT_FOR_STDIO, also=partial(problems, required=True)
     )
     configure(level=config.log.level, form=config.log.format)
     try:
         keyring = keyring_of(config)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, toolbox, keyring, pipes))
+            runner.run(_serve(config, loaded_packs, keyring, pipes))
     except (KeyRingError, StoreRefused, StoreUnavailable) as error:
         raise click.ClickException(str(error)) from None
 
@@ -69,7 +69,7 @@ def caller_of(config: Config, *, now: float) -> TenantContext:
     )
 
 
-async def _serve(config: Config, toolbox: Toolbox, keyring: KeyRing, pipes: Pipes) -> None:
+async def _serve(config: Config, loaded_packs: LoadedPacks, keyring: KeyRing, pipes: Pipes) -> None:
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,7 +79,7 @@ async def _serve(config: Config, toolbox: Toolbox, keyring: KeyRing, pipes: Pipe
         if not await pipes.write(line):
             over.set()
 
-    async with opened(config, toolbox, keyring) as services:
+    async with opened(config, loaded_packs, keyring) as services:
         resource = Resource(config.resource)
         caller = caller_of(config, now=time.time())
         endpoint = mcp(config, services, resource, challenge_of(config), mirrors=False)

@@ -30,10 +30,10 @@ def tools(path: Path, as_json: bool) -> None:
 
     The list leaves out what upstream MCP servers offer: use `gatepost upstream list`.
     """
-    config, toolbox = checked_configuration(path)
-    plan = plan_of(config.approvals, toolbox.offers)
+    config, loaded_packs = checked_configuration(path)
+    plan = plan_of(config.approvals, loaded_packs.offers)
     order = list(KINDS)
-    offers = sorted(toolbox.offers, key=lambda offer: (order.index(type(offer)), offer.key))
+    offers = sorted(loaded_packs.offers, key=lambda offer: (order.index(type(offer)), offer.key))
     if as_json:
         rows = [described(offer, plan) for offer in offers]
         click.echo(msgspec.json.format(msgspec.json.encode(rows)))

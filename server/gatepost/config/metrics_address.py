@@ -1,4 +1,4 @@
-"""Parses the address of `/metrics` in the configuration."""
+"""Parse the address of `/metrics` in the configuration."""
 
 import re
 from ipaddress import ip_address

@@ -163,7 +163,7 @@ class OpenIdClient:
         try:
             return await self._discovery.find(self._location)
         except FetchError:
-            # Any visitor can start sign-ins, so an issuer that is down must not be asked each time.
+            # Any person can start sign-ins, so an issuer that is down must not be asked each time.
             self._search_at = now + PAUSE_S
             raise
 

@@ -14,9 +14,9 @@ from gatepost.dashboard.dashboard_session import DashboardSessions, digest
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths
 from gatepost.dashboard.openid import OpenIdClient, SignInVerifier
 from gatepost.dashboard.page import PageRoute
-from gatepost.dashboard.page_guard import GuardedPage, PageRefused, PageServices, RequestOrigin
+from gatepost.dashboard.page_access import CheckedPage, PageRefused, PageServices, RequestOrigin
 from gatepost.dashboard.pages import pages
-from gatepost.dashboard.security_headers import SecurityHeaders, guards_of
+from gatepost.dashboard.security_headers import SecurityHeaders, security_headers_of
 from gatepost.dashboard.signin import (
     SignInServices,
     SignInStep,
@@ -75,19 +75,19 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
     )
 
     def route(subpath: str, app: ASGIApp, methods: Sequence[str]) -> Route:
-        guarded = SecurityHeaders(
+        with_headers = SecurityHeaders(
             app,
             resource=resource,
             development=config.development,
             sign_out_origins=sign_out_origins(config),
         )
-        return Route(location.pattern + subpath, guarded, methods=list(methods))
+        return Route(location.pattern + subpath, with_headers, methods=list(methods))
 
     page_routes = pages(config, services, view)
     view.lead_to({page.path for page in page_routes})
     routes = (
-        *(route(page.path, GuardedPage(page, common), _methods(page)) for page in page_routes),
-        route("/sign-out", GuardedPage(SIGN_OUT, common), ["POST"]),
+        *(route(page.path, CheckedPage(page, common), _methods(page)) for page in page_routes),
+        route("/sign-out", CheckedPage(SIGN_OUT, common), ["POST"]),
         route("/sign-in", SignInStep(choose, gateway), ["GET"]),
         route("/sign-in/start", SignInStep(begin, gateway), ["GET"]),
         route("/callback", SignInStep(finish, gateway), ["GET"]),
@@ -95,7 +95,7 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
         route(FOLDER + "/{digest}/{name}", assets, ["GET"]),
         route("/{rest:path}", SignInStep(missing, gateway), ["GET"]),
     )
-    return DashboardRoutes(routes, _painter(location, view, guards_of(resource)))
+    return DashboardRoutes(routes, _painter(location, view, security_headers_of(resource)))
 
 
 def page_services(
@@ -127,7 +127,7 @@ def page_services(
 
 
 def _painter(
-    location: DashboardLocation, view: Templates, guards: Sequence[HeaderField]
+    location: DashboardLocation, view: Templates, security_headers: Sequence[HeaderField]
 ) -> RenderRefusal:
     def paint(
         path: str, refusal: EdgeRefusal, request_id: str
@@ -138,7 +138,7 @@ def _painter(
         title = "Service unavailable" if refusal.status >= 500 else "Request refused"
         turned = PageRefused(refusal.status, title, f"{refusal.message} (request {request_id})")
         html = view.bare("error.html", paths.base, turned=turned, back=paths.base)
-        return html.encode(), tuple(guards)
+        return html.encode(), tuple(security_headers)
 
     return paint
 

@@ -52,28 +52,30 @@ class SecurityHeaders:
         sign_out_origins: Sequence[str] = (),
     ) -> None:
         self.app = app
-        self._guards = guards_of(resource, sign_out_origins)
-        self._names = frozenset(name for name, _ in self._guards)
+        self._headers = security_headers_of(resource, sign_out_origins)
+        self._names = frozenset(name for name, _ in self._headers)
         self._origin = resource.origin.encode("ascii")
         self._host = resource.authority.lower().encode("ascii") if development else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        def guarded(message: Message) -> Awaitable[None]:
+        def send_with_headers(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 other_headers = [pair for pair in message["headers"] if pair[0] not in self._names]
-                message = {**message, "headers": [*other_headers, *self._guards]}
+                message = {**message, "headers": [*other_headers, *self._headers]}
             return send(message)
 
         host = scope[HEADERS_BY_NAME].get(b"host", b"")
         if self._host and host.lower() != self._host and scope["method"] in {"GET", "HEAD"}:
             query = b"?" + scope["query_string"] if scope["query_string"] else b""
             location = (b"location", self._origin + scope["raw_path"] + query)
-            await respond(guarded, 307, b"{}", (location,))
+            await respond(send_with_headers, 307, b"{}", (location,))
             return
-        await self.app(scope, receive, guarded)
+        await self.app(scope, receive, send_with_headers)
 
 
-def guards_of(resource: Resource, sign_out_origins: Sequence[str] = ()) -> tuple[HeaderField, ...]:
+def security_headers_of(
+    resource: Resource, sign_out_origins: Sequence[str] = ()
+) -> tuple[HeaderField, ...]:
     """
     Return the security headers for a server at *resource*.
 
@@ -81,5 +83,5 @@ def guards_of(resource: Resource, sign_out_origins: Sequence[str] = ()) -> tuple
     *sign_out_origins*.
     """
     policy = " ".join([POLICY.decode("ascii"), *sign_out_origins]).encode("ascii")
-    guards = ((b"content-security-policy", policy), *SECURITY_HEADERS)
-    return (*guards, *SECURE) if resource.scheme == "https" else guards
+    headers = ((b"content-security-policy", policy), *SECURITY_HEADERS)
+    return (*headers, *SECURE) if resource.scheme == "https" else headers

@@ -16,7 +16,7 @@ from gatepost.dashboard.dashboard_session import CookieTooLong, DashboardSession
 from gatepost.dashboard.form_data import UnreadableForm, cookie_of, query_of
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths, valid_page_path
 from gatepost.dashboard.openid import OpenIdClient, SignInAttempt, SignInVerifier
-from gatepost.dashboard.page_guard import ABSENT, PageRefused
+from gatepost.dashboard.page_access import ABSENT, PageRefused
 from gatepost.dashboard.page_response import ResponseSender
 from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import peer_of

@@ -22,7 +22,7 @@ async def _sign_out(page_request: PageRequest) -> PageResponse:
 
 
 SIGN_OUT = PageRoute(path="/sign-out", post=_sign_out, roles=frozenset())
-"""The page's guard ends the session (`gatepost/dashboard/page_guard.py`)."""
+"""`CheckedPage` ends the session (`gatepost/dashboard/page_access.py`)."""
 
 
 def destinations(

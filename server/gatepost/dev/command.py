@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from gatepost.check.pack_loading import Toolbox, load
+from gatepost.check.pack_loading import LoadedPacks, load
 from gatepost.check.problems import lines_about, problems
 from gatepost.config.settings import Config
 from gatepost.dev.composition import (
@@ -165,7 +165,7 @@ class DevOptions(msgspec.Struct, frozen=True):
     settings: Path | None = None
     reload: bool = False
 
-    def configuration(self, port: int) -> tuple[Config, Toolbox, list[Problem]]:
+    def configuration(self, port: int) -> tuple[Config, LoadedPacks, list[Problem]]:
         """Read everything (again) for a server at *port*; the errors keep it from serving."""
         reading = given_settings(self.settings, os.environ, resource_at(port))
         config = dev_config(
@@ -176,21 +176,23 @@ class DevOptions(msgspec.Struct, frozen=True):
             upstreams=self.upstreams,
             user_config=reading.config,
         )
-        toolbox = load(config.tools, config.packs, config.network)
-        translated = scopes_of(dev_issuer(config, toolbox.declared_scopes, self.issuer_options))
+        loaded_packs = load(config.tools, config.packs, config.network)
+        translated = scopes_of(
+            dev_issuer(config, loaded_packs.declared_scopes, self.issuer_options)
+        )
         scopes = config.scopes
         if translated.baseline or translated.implied:
             scopes = translated  # they translate the scopes of the imitated provider
         elif translated.admin and not scopes.admin:
             scopes = msgspec.structs.replace(scopes, admin=translated.admin)
-        return msgspec.structs.replace(config, scopes=scopes), toolbox, [*reading.problems]
+        return msgspec.structs.replace(config, scopes=scopes), loaded_packs, [*reading.problems]
 
-    def reloaded(self, port: int, watch: SourceWatch) -> tuple[Config, Toolbox] | None:
+    def reloaded(self, port: int, watch: SourceWatch) -> tuple[Config, LoadedPacks] | None:
         """Read everything again after a change; None if there are errors, which are printed."""
         watch.forget_modules()
-        config, toolbox, problems_found = self.configuration(port)
-        broken = has_errors([*problems_found, *problems(config, toolbox)])
-        return None if broken else (config, toolbox)
+        config, loaded_packs, problems_found = self.configuration(port)
+        broken = has_errors([*problems_found, *problems(config, loaded_packs)])
+        return None if broken else (config, loaded_packs)
 
     def watch(self, config: Config) -> SourceWatch:
         """Return the watch over the author's files and the configuration."""
@@ -213,29 +215,29 @@ def run(options: DevOptions) -> int:
     state, issuer_options = options.state, options.issuer_options
     sock = bind(HOST, options.port, "--port")
     port = sock.getsockname()[1]
-    config, toolbox, problems_found = options.configuration(port)
-    scopes = toolbox.declared_scopes
+    config, loaded_packs, problems_found = options.configuration(port)
+    scopes = loaded_packs.declared_scopes
     if issuer_options.imitation == DEVELOPMENT:
         scopes |= {*config.scopes.named, *config.scopes.implied}
     plan = dev_issuer(config, scopes, issuer_options)
     if reasons := locked(config, plan, os.environ):
         raise click.ClickException("; ".join(reasons))
     secrets = prepared(state, issuer_options.imitation)
-    if has_errors([*problems_found, *problems(config, toolbox)]):
+    if has_errors([*problems_found, *problems(config, loaded_packs)]):
         return 1
     issuer = dev_issuer(config, scopes, issuer_options, client_secrets=secrets)
     keyring, written = written_state(state, config, issuer)
 
     def announce() -> None:
         click.echo(BANNER)
-        for line in (*ignored(options), *welcome(config, issuer, toolbox, state)):
+        for line in (*ignored(options), *welcome(config, issuer, loaded_packs, state)):
             click.echo(line)
         click.echo(f"Gatepost is ready at {config.resource}")
 
     watch, address = options.watch(config), config.metrics_address
     setup = ServerSetup(
         config=config,
-        toolbox=toolbox,
+        loaded_packs=loaded_packs,
         keyring=keyring,
         sock=sock,
         reread=partial(options.reloaded, port, watch) if options.reload else None,
@@ -251,9 +253,11 @@ def run(options: DevOptions) -> int:
         forget_state(written, issuer)
 
 
-def welcome(config: Config, issuer: IssuerSettings, toolbox: Toolbox, state: Path) -> list[str]:
+def welcome(
+    config: Config, issuer: IssuerSettings, loaded_packs: LoadedPacks, state: Path
+) -> list[str]:
     """Return the lines about the server."""
-    return lines(config, issuer, sorted(tool.name for tool in toolbox.tools), state)
+    return lines(config, issuer, sorted(tool.name for tool in loaded_packs.tools), state)
 
 
 def ignored(options: DevOptions) -> list[str]:

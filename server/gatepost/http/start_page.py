@@ -19,7 +19,7 @@ code { padding: .1rem .3rem } pre { padding: .7rem 1rem; overflow-x: auto }
 }
 """
 
-# No script, no picture, no frame, so nothing here can act for a visitor. The style is allowed by
+# No script, no picture, no frame, so nothing here can act for a user. The style is allowed by
 # its digest, so that no other style applies (CSP level 3, section 8.3).
 POLICY = (
     "default-src 'none'; "

@@ -40,9 +40,9 @@ class ChangePubSub:
         self._shared_store = shared_store
         self._subscribers: dict[str, ChangeSubscribers] = {}
 
-    def of(self, tenant: str) -> "TenantChanges":
+    def of(self, tenant: str) -> "TenantChangeNotifier":
         """Return the publisher of this tenant's changes; this is cheap."""
-        return TenantChanges(self._shared_store, tenant)
+        return TenantChangeNotifier(self._shared_store, tenant)
 
     @property
     def tenants(self) -> tuple[str, ...]:
@@ -138,8 +138,8 @@ class ChangeSubscription:
 
 
 # Created for every call, so it looks up the tenant's shared store only when a change is published.
-class TenantChanges(msgspec.Struct, frozen=True):
-    """Publishes changes to the clients of one tenant (`Changes`). Raises StoreUnavailable."""
+class TenantChangeNotifier(msgspec.Struct, frozen=True):
+    """A `ChangeNotifier` for the clients of one tenant. Raises StoreUnavailable."""
 
     shared_store: SharedStore
     tenant: str

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from gatepost_authz.pinning import GuardedTransport
+from gatepost_authz.pinning import PinningTransport
 
 IDLE_POOLS = 64
 """The number of pools whose connections stay open between requests."""
@@ -23,7 +23,7 @@ class PoolKey(NamedTuple):
 class TenantConnections:
     """The connections of one tenant, and the number of requests that use them."""
 
-    def __init__(self, transport: GuardedTransport) -> None:
+    def __init__(self, transport: PinningTransport) -> None:
         self.transport = transport
         self.users = 0
 
@@ -31,13 +31,13 @@ class TenantConnections:
 class ConnectionPools:
     """Opens pools at first use, closes the least recently used, and all of them when retired."""
 
-    def __init__(self, make: Callable[[PoolKey], GuardedTransport]) -> None:
+    def __init__(self, make: Callable[[PoolKey], PinningTransport]) -> None:
         self._make = make
         self._lines: dict[PoolKey, TenantConnections] = {}
         self._retired = False
 
     @asynccontextmanager
-    async def of(self, key: PoolKey) -> AsyncIterator[GuardedTransport]:
+    async def of(self, key: PoolKey) -> AsyncIterator[PinningTransport]:
         """Return the transport of a pool, which stays open for the duration of the block."""
         # Removed and inserted again, so that the mapping is in the order of use.
         line = self._lines.pop(key, None) or TenantConnections(self._make(key))

@@ -36,7 +36,7 @@ from gatepost.tools.context import OutboundReply, Sending
 from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.addresses import BAD_PORTS, authority_problem, literal, parted
 from gatepost_authz.config import Network
-from gatepost_authz.pinning import GuardedTransport, ResolveHost, SystemResolver, alternated
+from gatepost_authz.pinning import PinningTransport, ResolveHost, SystemResolver, alternated
 
 TIMEOUT_S = 30.0
 MAX_BYTES = 1_000_000
@@ -104,8 +104,8 @@ class OutboundClient:
 
     def _transport(
         self, network: Network, address_policy: ToolAddressPolicy, key: PoolKey
-    ) -> GuardedTransport:
-        return GuardedTransport(
+    ) -> PinningTransport:
+        return PinningTransport(
             address_policy=address_policy,
             # Reading a hundred certificates takes long, and plain http needs none.
             tls=self._tls() if key.secure or network.proxy.startswith("https:") else None,

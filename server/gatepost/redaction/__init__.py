@@ -1,1 +1,1 @@
-"""Redacts secrets: one automaton for all secrets and all their encodings."""
+"""Redact secrets: one automaton for all secrets and all their encodings."""

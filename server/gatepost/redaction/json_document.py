@@ -1,4 +1,4 @@
-"""Redacts encoded JSON: strings, names and numbers, and secrets split over members."""
+"""Redact encoded JSON: strings, names and numbers, and secrets split over members."""
 
 import base64
 import binascii

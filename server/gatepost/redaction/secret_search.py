@@ -1,4 +1,4 @@
-"""Searches a text for secrets: each of its decodings, with one automaton."""
+"""Search a text for secrets: each of its decodings, with one automaton."""
 
 import html
 import re

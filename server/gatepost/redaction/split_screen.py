@@ -1,4 +1,4 @@
-"""Finds out at several times the speed of a search that no value is split over quoted strings."""
+"""Find out at several times the speed of a search that no value is split over quoted strings."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Redacts a stream of messages, including secrets split over consecutive messages."""
+"""Redact a stream of messages, including secrets split over consecutive messages."""
 
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.matching import SecretSpan

@@ -48,7 +48,7 @@ ServeCall = Callable[[Scope, Receive], Awaitable[RestResponse]]
 
 class RestRoutes:
     """
-    Lists tools (`list_tools`) and calls them (`call_tool`): two ASGI apps for a gate to guard.
+    Lists tools (`list_tools`) and calls them (`call_tool`): two ASGI apps behind a gate.
 
     The route of `call_tool` leaves the tool's `name` in the path parameters. *resource_of* returns
     the resource of a path, for challenges that only a call makes necessary.

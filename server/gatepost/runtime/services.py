@@ -8,7 +8,7 @@ from functools import cache
 import msgspec
 
 from gatepost.audit.writer import AuditWriter
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
 from gatepost.http.body import RunningRequests
@@ -89,7 +89,7 @@ class Services:
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         config: Config,
-        toolbox: Toolbox,
+        loaded_packs: LoadedPacks,
         keyring: KeyRing,
         *,
         records: Records,
@@ -135,7 +135,7 @@ class Services:
         self._introspectors: list[Introspectors] = []
         self.upstreams = UpstreamLoader(self, self.pubsub, lambda: self.revocations.suspended)
         self._source_of = source_of or upstream_offers
-        self.apply(config, toolbox)
+        self.apply(config, loaded_packs)
 
     def _access_log_for(self, config: Config) -> AccessLog:
         return AccessLog(
@@ -165,13 +165,13 @@ class Services:
         self.callers = RecentCallers(self.records, is_refused=is_refused, is_out=self._is_out)
         self.running_requests = RunningRequests(self.revocations.is_revoked)
 
-    def apply(self, config: Config, toolbox: Toolbox) -> None:
+    def apply(self, config: Config, loaded_packs: LoadedPacks) -> None:
         """Build what depends on issuers, tenants, scopes and tools; change nothing on errors."""
         issuers = IssuerRegistry(config.issuers)
         obtainable = config.scopes.obtainable
         self.upstreams.prepare(config)
         registry = Registry(
-            toolbox.offers,
+            loaded_packs.offers,
             obtainable=None if obtainable is None else frozenset(obtainable),
             source=self._source_of(self, config),
         )
@@ -180,7 +180,7 @@ class Services:
         self.audit_writer.apply(config.audit)
         self.runs.quota.apply(config.limits)
         references = self.upstreams.apply(config)
-        tools = [tool.name for tool in toolbox.tools]
+        tools = [tool.name for tool in loaded_packs.tools]
         self.meter.set_label_values(tools, tenant_labels(config), self.upstreams.names)
         self.secrets.keep_own(own_secrets(config, references))
         if self._config is not None:

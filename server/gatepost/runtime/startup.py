@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from gatepost.audit.retention import Retention
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.settings import Config
 from gatepost.runtime import stores
 from gatepost.runtime.metrics_sampler import sampler_of, sampling_metrics
@@ -21,7 +21,7 @@ from gatepost_authz.fetch import Fetcher
 @asynccontextmanager
 async def opened(  # noqa: PLR0913  # the composition root hands over each part by name
     config: Config,
-    toolbox: Toolbox,
+    loaded_packs: LoadedPacks,
     keyring: KeyRing,
     meter: Meter | None = None,
     source_of: SourceOf | None = None,
@@ -39,10 +39,10 @@ async def opened(  # noqa: PLR0913  # the composition root hands over each part 
     async with AsyncExitStack() as closing:
         closing.push_async_callback(records.aclose)
         closing.push_async_callback(shared_store.aclose)
-        lifespans = await closing.enter_async_context(lifespans_of(toolbox.packs))
+        lifespans = await closing.enter_async_context(lifespans_of(loaded_packs.packs))
         services = Services(
             config,
-            toolbox,
+            loaded_packs,
             keyring,
             records=records,
             shared_store=shared_store,

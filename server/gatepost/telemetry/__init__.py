@@ -1,1 +1,1 @@
-
+"""Log events, metrics and traces."""

@@ -1,4 +1,4 @@
-"""Records each request as a tuple; writes and counts them in batches, as access log and metrics."""
+"""Record each request as a tuple; write and count them in batches, as access log and metrics."""
 
 import asyncio
 import os

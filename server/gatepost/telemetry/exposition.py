@@ -1,4 +1,4 @@
-"""Serves `GET /metrics` as an ASGI app without authentication, on its own address."""
+"""Serve `GET /metrics` as an ASGI app without authentication, on its own address."""
 
 import asyncio
 import platform

@@ -1,4 +1,4 @@
-"""Configures the log: one line per event on standard error, as JSON or for people."""
+"""Configure the log: one line per event on standard error, as JSON or for people."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Creates spans and log records for an OpenTelemetry collector; loaded only if configured."""
+"""Create spans and log records for an OpenTelemetry collector; loaded only if configured."""
 
 import asyncio
 import logging

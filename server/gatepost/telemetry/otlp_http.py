@@ -1,4 +1,4 @@
-"""Sends spans and log records with the SDK's OTLP/HTTP exporters and the `[network]` settings."""
+"""Send spans and log records with the SDK's OTLP/HTTP exporters and the `[network]` settings."""
 
 import logging
 from collections.abc import Mapping, Sequence

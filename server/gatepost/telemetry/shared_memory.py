@@ -1,4 +1,4 @@
-"""Keeps the metrics of all processes in shared memory, so that any process can report all."""
+"""Keep the metrics of all processes in shared memory, so that any process can report all."""
 
 import mmap
 from collections.abc import Callable, Iterable

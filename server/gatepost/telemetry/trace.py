@@ -1,4 +1,4 @@
-"""Reads trace contexts (W3C Trace Context) of callers and passes contexts on."""
+"""Read trace contexts (W3C Trace Context) of callers and pass contexts on."""
 
 import re
 from collections.abc import Mapping, Sequence

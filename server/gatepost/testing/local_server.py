@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gatepost.app import build_app
-from gatepost.check.pack_loading import Toolbox, load
+from gatepost.check.pack_loading import LoadedPacks, load
 from gatepost.check.problems import problems
 from gatepost.config.settings import Config
 from gatepost.dev.composition import IssuerOptions, dev_config
@@ -227,9 +227,11 @@ async def serving(*packs: Pack | str, **settings: Any) -> AsyncIterator[LocalSer
     """
     with tempfile.TemporaryDirectory() as folder:
         config = _config(Path(folder), settings)
-        toolbox = _toolbox(packs, config)
-        reported = [problem for problem in problems(config, toolbox) if problem.level == "error"]
-        if reported := [*toolbox.problems, *reported]:
+        loaded_packs = _loaded_packs(packs, config)
+        reported = [
+            problem for problem in problems(config, loaded_packs) if problem.level == "error"
+        ]
+        if reported := [*loaded_packs.problems, *reported]:
             reasons = "; ".join(
                 f"{problem.id} {problem.setting}: {problem.message}" for problem in reported
             )
@@ -237,7 +239,7 @@ async def serving(*packs: Pack | str, **settings: Any) -> AsyncIterator[LocalSer
         clock = LocalClock()
         async with opened(
             config,
-            toolbox,
+            loaded_packs,
             KeyRing.ephemeral(),
             fetcher=LocalIssuerKeys(config.issuers[0].issuer),
             clock=clock,
@@ -267,7 +269,7 @@ def _config(folder: Path, settings: Mapping[str, Any]) -> Config:
     return msgspec.structs.replace(config, issuers=(issuer,))
 
 
-def _toolbox(packs: tuple[Pack | str, ...], config: Config) -> Toolbox:
+def _loaded_packs(packs: tuple[Pack | str, ...], config: Config) -> LoadedPacks:
     names = [pack for pack in packs if isinstance(pack, str)]
     files = tuple(name for name in names if "." in name or "/" in name)
     tools = msgspec.structs.replace(
@@ -275,4 +277,4 @@ def _toolbox(packs: tuple[Pack | str, ...], config: Config) -> Toolbox:
     )
     loaded = load(tools, config.packs, config.network)
     instances = tuple(pack for pack in packs if isinstance(pack, Pack))
-    return Toolbox((*loaded.packs, *instances), loaded.problems)
+    return LoadedPacks((*loaded.packs, *instances), loaded.problems)

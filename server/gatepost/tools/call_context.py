@@ -10,7 +10,7 @@ from gatepost.storage.entries import Entries
 from gatepost.tools.client import LEVELS, NO_CLIENT, Client, LoggingLevel, lacking
 from gatepost.tools.context import (
     NO_SUBSCRIBERS,
-    Changes,
+    ChangeNotifier,
     Outbound,
     SealedStore,
     SignedHeaders,
@@ -131,7 +131,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Workspace
     client: Client = NO_CLIENT
     """The client: its capabilities, and how to reach it; the methods below are shorter."""
-    changes: Changes = NO_SUBSCRIBERS
+    changes: ChangeNotifier = NO_SUBSCRIBERS
     requested_keys: list[str] = []
     """The keys of the requests that this run has sent so far."""
     correlation: str | None = None

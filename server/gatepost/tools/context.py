@@ -176,7 +176,7 @@ class Workspace(Protocol):
         """
 
 
-class Changes(Protocol):
+class ChangeNotifier(Protocol):
     """Publishes changes to the tenant's clients, on every replica."""
 
     async def listed(self, list_name: ListName) -> None:
@@ -187,7 +187,7 @@ class Changes(Protocol):
 
 
 class NoSubscribers:
-    """Changes for a server without subscriptions."""
+    """Publishes nothing, for a server without subscriptions."""
 
     async def listed(self, list_name: ListName) -> None:
         """Do nothing."""

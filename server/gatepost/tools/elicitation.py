@@ -119,7 +119,7 @@ class UrlElicitation:
     A page for the user to visit: a message and the URL of your page.
 
     "accept" only means that the user agreed to open the page. The page must authenticate its
-    visitor and compare them with the caller, because URLs can be passed on (E-08). Raises
+    user and compare them with the caller, because URLs can be passed on (E-08). Raises
     ValueError if the URL is not https (except on loopback) or contains a secret.
     """
 

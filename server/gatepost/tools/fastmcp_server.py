@@ -249,12 +249,12 @@ def _template_offer(
     template = UriTemplate(_template(definition))
     scopes = access.scopes_of(template.text)
     # FastMCP serves the first template that matches; the gate chooses the most literal one.
-    guarded = [offer.template for offer in earlier if not offer.scopes <= scopes]
+    hidden = [offer.template for offer in earlier if not offer.scopes <= scopes]
 
     def check(arguments: bytes) -> str:
         uri = msgspec.json.decode(arguments, type=Read).uri
         if template.match(uri) is None or any(
-            guarded_template.match(uri) is not None for guarded_template in guarded
+            hidden_template.match(uri) is not None for hidden_template in hidden
         ):
             raise ToolFailure("not_found", NO_DOCUMENT)
         return _served(uri)

@@ -93,7 +93,7 @@ class Pack:
         """
         make = openapi_maker("pack_of_description")
         pack: Pack = make(pack_name(name, title_of(document)), document, options)
-        GivenAccess(pack.name, scopes, approval).guard(pack.tools)
+        GivenAccess(pack.name, scopes, approval).restrict(pack.tools)
         return pack
 
     @classmethod
@@ -114,7 +114,7 @@ class Pack:
         `from_openapi`.
         """
         pack: Pack = openapi_maker("pack_of_app")(pack_name(name, app.title), app, options)
-        GivenAccess(pack.name, scopes, approval).guard(pack.tools)
+        GivenAccess(pack.name, scopes, approval).restrict(pack.tools)
         return pack
 
     @classmethod

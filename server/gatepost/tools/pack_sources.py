@@ -86,7 +86,7 @@ class GivenAccess:
         """Return whether each call of the tool needs an approval."""
         return tool in self._approval
 
-    def guard(self, tools: dict[str, Tool]) -> None:
+    def restrict(self, tools: dict[str, Tool]) -> None:
         """Give the tools their scopes and approvals; raises ValueError as `check` does."""
         self.check(tools)
         for key, tool in tools.items():

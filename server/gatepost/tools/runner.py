@@ -34,7 +34,7 @@ from gatepost.tools.client import (
     Unaccepted,
     all_needed,
 )
-from gatepost.tools.context import Changes, Workspace
+from gatepost.tools.context import ChangeNotifier, Workspace
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.interruption import DeadlinePassed, TokenExpired, ToolDeadline
 from gatepost.tools.redacted_call import RedactedCall
@@ -85,7 +85,7 @@ class CallContexts:
     """
 
     def __init__(
-        self, of_tenant: Callable[[str], tuple[Workspace, Changes]], services: ToolServices
+        self, of_tenant: Callable[[str], tuple[Workspace, ChangeNotifier]], services: ToolServices
     ) -> None:
         self._of_tenant, self._services = of_tenant, services
 

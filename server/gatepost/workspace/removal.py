@@ -1,4 +1,4 @@
-"""Removes folder trees of any depth, even if they change meanwhile."""
+"""Remove folder trees of any depth, even if they change meanwhile."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Opens files below a handle without following links, even if the tree changes meanwhile."""
+"""Open files below a handle without following links, even if the tree changes meanwhile."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""Counts the storage of a tenant: one change at a time, recounted after a crash."""
+"""Count the storage of a tenant: one change at a time, recounted after a crash."""
 
 import fcntl
 import os

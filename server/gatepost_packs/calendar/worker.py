@@ -1,5 +1,5 @@
 """
-Parse iCalendar documents and expand recurrences; runs in a child process (`packs.child`).
+Parse iCalendar documents and expand recurrences; runs in a child process (`gatepost_packs.child`).
 
 The people who can write to a calendar choose its rules, and one line can take forever
 (`FREQ=SECONDLY` since 1970, a 30th of February). Therefore each series has a share of the time and

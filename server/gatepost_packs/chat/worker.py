@@ -1,5 +1,5 @@
 """
-Send one message through Apprise; runs in a child process (`packs.child`).
+Send one message through Apprise; runs in a child process (`gatepost_packs.child`).
 
 Apprise and its hundred providers open connections with libraries of their own. Here they get only
 connections that the server has checked, opened and handed over (`ConnectionClient`). An interpreter

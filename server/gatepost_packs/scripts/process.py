@@ -59,7 +59,7 @@ class ScriptValue(msgspec.Struct, frozen=True, tag_field="type", tag="done"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
-    """A script failed; ``reason`` is a key of `words.REASONS`."""
+    """A script failed; ``reason`` is a key of `errors.REASONS`."""
 
     reason: str
     message: str = ""

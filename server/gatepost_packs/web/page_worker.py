@@ -1,5 +1,5 @@
 """
-Extract the title and main content of an HTML page; runs in a child process (`packs.child`).
+Extract the title and main content of an HTML page; runs in a child process.
 
 turbohtml parses as browsers do and writes the Markdown. This file decides which parts of a page a
 model gets: no text that a person would not see, and no link that cannot be fetched.

@@ -1,4 +1,4 @@
-"""Judge a URL by a robots.txt (RFC 9309); runs in a child process (`packs.child`)."""
+"""Judge a URL by a robots.txt (RFC 9309); runs in a child process (`gatepost_packs.child`)."""
 
 import re
 from typing import Any

@@ -73,13 +73,13 @@ def servers(
             storage={"database": f"sqlite:///{tmp_path}/state.db", "shared": valkey},
         )
         config = msgspec.convert(settings, Config)
-        toolbox = load(config.tools, config.packs, config.network)
-        assert not toolbox.problems
+        loaded_packs = load(config.tools, config.packs, config.network)
+        assert not loaded_packs.problems
         keyring, origins = KeyRing.ephemeral(), []
         for _ in range(2):
             sock = bind("127.0.0.1", 0)
             origins.append(f"http://127.0.0.1:{sock.getsockname()[1]}")
-            stack.enter_context(Server(config, toolbox, sock, keyring=keyring).running())
+            stack.enter_context(Server(config, loaded_packs, sock, keyring=keyring).running())
         origin = stack.enter_context(balanced(origins, port))
         token = TokenFactory(issuers[0]["issuer"], config.resource).token(org_id="acme")
         yield BalancedServers(f"{origin}/mcp", token)

@@ -44,7 +44,7 @@ def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def tools(server: PackServer) -> dict[str, Tool]:
-    return {tool.name: tool for tool in server.toolbox.tools}
+    return {tool.name: tool for tool in server.loaded_packs.tools}
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])

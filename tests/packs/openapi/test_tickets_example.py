@@ -97,7 +97,7 @@ def test_an_error_names_the_invalid_argument(
 
 def test_the_schemas_are_those_of_the_page(server: PackServer) -> None:
     """Every field is that of Octopus's page."""
-    tools = server.toolbox.packs[0].tools
+    tools = server.loaded_packs.packs[0].tools
     create, search = tools["zendesk_create_ticket"], tools["zendesk_search_tickets"]
     schemas = DESCRIPTION["components"]["schemas"]
 

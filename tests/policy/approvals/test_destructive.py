@@ -122,9 +122,9 @@ def test_check_names_destructive_tools_once(settings: dict[str, Any], named: str
 def test_dev_asks_about_destructive_tools_as_production_does(tmp_path: Path) -> None:
     """This covers the samples of `gatepost dev` and an author's own tools."""
     config = dev_config(8000, tools=(__name__,), state=tmp_path)
-    toolbox = load(config.tools)
-    plan = plan_of(config.approvals, toolbox.tools)
-    marked = {tool.name for tool in toolbox.tools if tool.annotations.destructive_hint is True}
+    loaded_packs = load(config.tools)
+    plan = plan_of(config.approvals, loaded_packs.tools)
+    marked = {tool.name for tool in loaded_packs.tools if tool.annotations.destructive_hint is True}
 
     assert marked == {"delete_csv", "wreck", "handle"}
     assert marked <= set(plan)

@@ -76,9 +76,9 @@ def config(**approvals: Any) -> Config:
 @asynccontextmanager
 async def serving(**approvals: Any) -> AsyncIterator[Services]:
     configuration = config(**approvals)
-    toolbox = load(configuration.tools, configuration.packs, configuration.network)
+    loaded_packs = load(configuration.tools, configuration.packs, configuration.network)
     NOTIFIED_CALLS.clear()
-    async with opened(configuration, toolbox, KeyRing.ephemeral()) as services:
+    async with opened(configuration, loaded_packs, KeyRing.ephemeral()) as services:
         yield services
 
 
@@ -189,8 +189,10 @@ def test_check_refuses_an_unusable_notification_tool(
 ) -> None:
     """The tool must exist and need no approval."""
     configuration = config(**approvals)
-    toolbox = load(configuration.tools, configuration.packs, configuration.network)
+    loaded_packs = load(configuration.tools, configuration.packs, configuration.network)
 
     assert [
-        problem.id for problem in problems(configuration, toolbox) if problem.id == "config.E086"
+        problem.id
+        for problem in problems(configuration, loaded_packs)
+        if problem.id == "config.E086"
     ] == expected

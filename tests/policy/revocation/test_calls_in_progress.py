@@ -155,7 +155,7 @@ def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
             changed = msgspec.structs.replace(config, tenancy=shut)
 
             async def reload() -> None:
-                services.apply(changed, replicas.toolbox)
+                services.apply(changed, replicas.loaded_packs)
 
             replicas.run(reload())
             assert status_and_code(read_answer(connection)) == (200, -31001)

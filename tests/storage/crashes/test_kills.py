@@ -26,7 +26,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.settings import Config
 from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
@@ -82,7 +82,7 @@ class Killer:
     def __init__(self, task: CrashRun) -> None:
         self.task, self.report = task, CrashReport()
         self._config = msgspec.convert(_tree(task), Config)
-        self._toolbox = Toolbox((pack,), ())
+        self._loaded_packs = LoadedPacks((pack,), ())
         self._ring = KeyRing.ephemeral()
         self._numbers, self._keys = count(1), count(1)
         self._left: list[str] = []
@@ -111,7 +111,7 @@ class Killer:
         return self.report
 
     async def _open(self) -> None:
-        async with opened(self._config, self._toolbox, self._ring):
+        async with opened(self._config, self._loaded_packs, self._ring):
             pass
 
     def _try_out(self) -> None:
@@ -162,7 +162,9 @@ class Killer:
             order = msgspec.structs.replace(order, statement=statement, after=done)
         elif kill:
             after = RANDOM_DELAYS.uniform(0.0, 1.2 * self._workload_s)
-        pid = self._child(lambda: work(self._config, self._toolbox, self._ring, order, self._tell))
+        pid = self._child(
+            lambda: work(self._config, self._loaded_packs, self._ring, order, self._tell)
+        )
         return CrashProcess(pid, order, after)
 
     def _moment(self) -> tuple[int, bool]:
@@ -248,7 +250,7 @@ class Killer:
         self.report.problems += json.loads(text)
 
     async def _broken(self) -> list[str]:
-        async with opened(self._config, self._toolbox, self._ring) as services:
+        async with opened(self._config, self._loaded_packs, self._ring) as services:
             return await broken_promises(services, self._told)
 
 

@@ -28,7 +28,7 @@ from gatepost import CallContext, Pack
 from gatepost.app import challenge_of, mcp
 from gatepost.audit.checkpoints import public_keys
 from gatepost.audit.verify import verify
-from gatepost.check.pack_loading import Toolbox
+from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.scope import REQUEST_ID
@@ -213,13 +213,17 @@ def shorten_intervals() -> None:
 
 
 def work(
-    config: Config, toolbox: Toolbox, ring: KeyRing, order: WorkOrder, report_descriptor: int
+    config: Config,
+    loaded_packs: LoadedPacks,
+    ring: KeyRing,
+    order: WorkOrder,
+    report_descriptor: int,
 ) -> None:
     """Run the workload of one process; return only if the process is not killed."""
     shorten_intervals()
 
     async def main() -> None:
-        async with opened(config, toolbox, ring) as services:
+        async with opened(config, loaded_packs, ring) as services:
             statements = _count(order)
             worker = CrashWorker(config, services, order, report_descriptor)
             await worker.run()

@@ -85,7 +85,7 @@ class IdempotentExecution:
             on_end,
         )
         self._store = quota.records.of(self.caller.tenant_id).idempotency
-        self._topic = f"once:{template.key.hex()}"
+        self._topic = f"idempotency:{template.key.hex()}"
         loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[CallOutcome] = loop.create_future()
         count_until(self._outcome)

@@ -28,7 +28,7 @@ from gatepost_authz.caller import TenantContext
 log = logging.getLogger(__name__)
 
 EXCEEDED = "Rate limit exceeded. Please try again later."
-HELD = (
+HOLD_MESSAGE = (
     "Too many calls of this caller were denied, so all its calls are refused for {seconds} "
     "seconds. Do something else, or ask your user."
 )
@@ -271,7 +271,7 @@ class DenialHold(Stage):
 
 async def _hold_refusal(held_s: float) -> Outcome:
     seconds = max(1, math.ceil(held_s))
-    message = HELD.format(seconds=seconds)
+    message = HOLD_MESSAGE.format(seconds=seconds)
     return Outcome(failure=Failure("rate_limit", message, retry_after=seconds, limit="hold"))
 
 

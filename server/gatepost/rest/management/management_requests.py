@@ -41,7 +41,7 @@ ManagementHandler = Callable[[AdminRequest], Awaitable[RestResponse]]
 
 
 class AdminRoute:
-    """An ASGI app for a gate to guard: one path, with a handler for each method."""
+    """An ASGI app behind a gate: one path, with a handler for each method."""
 
     def __init__(
         self, exchange: RestExchange, handlers: Mapping[str, ManagementHandler], *, scope: str

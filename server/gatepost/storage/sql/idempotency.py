@@ -21,15 +21,15 @@ _THIS = (
     IDEMPOTENCY_RECORDS.c.tenant == bindparam("where_tenant"),
     IDEMPOTENCY_RECORDS.c.key == bindparam("where_key"),
 )
-_HELD = (
+_LEASED_BY_US = (
     *_THIS,
     IDEMPOTENCY_RECORDS.c.holder == bindparam("where_holder"),
     IDEMPOTENCY_RECORDS.c.outcome.is_(None),
 )
 
 _GET = select(*_FIELDS).where(*_THIS)
-_CHANGE = update(IDEMPOTENCY_RECORDS).where(*_HELD)
-_RELEASE = delete(IDEMPOTENCY_RECORDS).where(*_HELD)
+_CHANGE = update(IDEMPOTENCY_RECORDS).where(*_LEASED_BY_US)
+_RELEASE = delete(IDEMPOTENCY_RECORDS).where(*_LEASED_BY_US)
 _TAKE_OVER = update(IDEMPOTENCY_RECORDS).where(
     *_THIS,
     IDEMPOTENCY_RECORDS.c.digest == bindparam("where_digest"),

@@ -1,4 +1,4 @@
-"""The guard around every page: security headers, and forms that no other site can send."""
+"""The checks of every page: security headers, and forms that no other site can send."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ POLICY = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 ISSUER = r"http://127\.0\.0\.1:\d+"
-GUARD_HEADERS = {
+SECURITY_HEADERS = {
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
@@ -25,12 +25,12 @@ GUARD_HEADERS = {
 }
 
 
-def is_guarded(answer: httpx2.Response) -> bool:
-    """Return whether an answer has each guard once; its forms lead only here or to the issuer."""
+def has_security_headers(answer: httpx2.Response) -> bool:
+    """Return whether each security header is there once; forms lead only here or to the issuer."""
     policy = answer.headers["content-security-policy"]
     return (
         re.fullmatch(f"{re.escape(POLICY)}(?: {ISSUER})?", policy) is not None
-        and {name: answer.headers.get(name) for name in GUARD_HEADERS} == GUARD_HEADERS
+        and {name: answer.headers.get(name) for name in SECURITY_HEADERS} == SECURITY_HEADERS
         and "camera=()" in answer.headers["permissions-policy"]
         and "strict-transport-security" not in answer.headers
     )
@@ -71,7 +71,7 @@ def test_every_answer_carries_the_security_headers(
         for user_browser, status in ((alice, signed_in_status), (anonymous, anonymous_status)):
             answer = user_browser.get(path)
             assert answer.status_code == status, answer.text
-            assert is_guarded(answer)
+            assert has_security_headers(answer)
             assert answer.headers["cache-control"] == "no-store"
             assert answer.headers["content-type"].partition(";")[0] != "application/json" or (
                 "/static/" in path
@@ -95,7 +95,7 @@ def test_refusals_at_the_edge_have_the_security_headers(
         answer = user_browser.http.get("/dashboard", headers=headers)
 
     assert answer.status_code == status
-    assert is_guarded(answer)
+    assert has_security_headers(answer)
     assert answer.headers["content-type"].startswith("text/html")
 
 
@@ -123,7 +123,7 @@ def test_static_files_can_be_cached_forever(shared_dashboard: DashboardServer) -
     for answer in answers:
         assert answer.status_code == 200
         assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
-        assert is_guarded(answer)
+        assert has_security_headers(answer)
         assert "set-cookie" not in answer.headers
     assert posted.status_code == 405
 
@@ -260,7 +260,7 @@ def test_malformed_form_bodies_are_refused(
         )
 
     assert answer.status_code == status
-    assert is_guarded(answer)
+    assert has_security_headers(answer)
 
 
 EMBEDDING_REQUESTS = [

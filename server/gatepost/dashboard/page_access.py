@@ -102,11 +102,11 @@ class PageServices(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-class GuardedPage:
+class CheckedPage:
     """
-    Serve one page to users who can see it.
+    Checks each request for one page, and serves the page to users who can see it.
 
-    An ASGI app. Visitors without a session are sent to the sign-in, users without a role of the
+    An ASGI app. Users without a session are sent to the sign-in, users without a role of the
     page get 403, and a form without its token changes nothing.
     """
 
