@@ -121,7 +121,7 @@ class IdentityHeaders:
             raise ValueError("two identity headers have the same name")
         self._impersonates = ImpersonationFilter(reserved=used)
 
-    def of(self, caller: TenantContext) -> list[HeaderField]:
+    def headers_of(self, caller: TenantContext) -> list[HeaderField]:
         """Return the identity headers of this caller."""
         values = (
             (caller.tenant_id,),
@@ -142,7 +142,7 @@ class IdentityHeaders:
     def for_app(self, headers: Iterable[HeaderField], caller: TenantContext) -> list[HeaderField]:
         """Return *headers* without forged identity headers, with those of the caller added."""
         safe_headers = [pair for pair in headers if not self._impersonates(pair[0])]
-        return safe_headers + self.of(caller)
+        return safe_headers + self.headers_of(caller)
 
 
 class IdentityHeadersApp:

@@ -62,7 +62,7 @@ async def check_identity(
     if parts.unverified.get("iss") != login.issuer:
         # Checked before its keys are fetched: those of another issuer prove nothing here.
         raise InvalidToken("wrong_issuer")
-    claims, _ = await proved(parts, keys.of(login.issuer, login.trusted))
+    claims, _ = await proved(parts, keys.keys_of(login.issuer, login.trusted))
     check_login(claims, login, now=clock())
     check_hash(claims, login.access_token, parts.header.algorithm)
 

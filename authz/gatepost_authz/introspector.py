@@ -152,7 +152,7 @@ class Introspectors:
                 raise IssuerUnavailable("introspection_too_many_requests").with_details(
                     issuer=issuer
                 )
-            task = asyncio.create_task(self.of(trusted).ask(token))
+            task = asyncio.create_task(self.introspector_for(trusted).ask(token))
             self._running[key] = task
             task.add_done_callback(lambda task: self._finish(key, task))
         # A request that gives up must not cancel the introspection for the others.
@@ -170,7 +170,7 @@ class Introspectors:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def of(self, trusted: TrustedIssuer) -> Introspector:
+    def introspector_for(self, trusted: TrustedIssuer) -> Introspector:
         """
         Return the introspector for *trusted*; create a new one when its settings have changed.
         """

@@ -200,7 +200,7 @@ class IssuerKeySets:
         # its predecessor under the same number.
         self._versions = itertools.count()
 
-    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> KeySet:
+    def keys_of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> KeySet:
         """
         Return the keys of the concrete *issuer*, which *trusted* covers by name or by template.
 
@@ -238,7 +238,7 @@ class IssuerKeySets:
             if is_introspected(issuer):
                 self._look_for(issuer)
             if not is_introspected(issuer) or issuer.introspects_signed:
-                self.of(issuer.settings.issuer, issuer).warm()
+                self.keys_of(issuer.settings.issuer, issuer).warm()
 
     def state_of(self, trusted: TrustedIssuer) -> str:
         """

@@ -49,7 +49,7 @@ class TokenVerifier(Protocol):
 class KeySource(Protocol):
     """The keys of all issuers."""
 
-    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> IssuerKeys:
+    def keys_of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> IssuerKeys:
         """
         Return the keys of this concrete issuer, which *peer* names; never shared with another.
         """
@@ -158,7 +158,7 @@ class JwtVerifier:
         if match is None or match[0].introspects_signed:
             return False
         header = signature.header_of(token.partition(".")[0].encode())
-        keys = self.keys.of(caller.issuer, match[0], peer=peer)
+        keys = self.keys.keys_of(caller.issuer, match[0], peer=peer)
         if keys is not expired.keys or not keys.find(header.kid, header.algorithm):
             return False
         if keys.version != expired.version:
@@ -188,7 +188,7 @@ class JwtVerifier:
             except ExpiredToken as expired:
                 expired.genuine = self._is_genuine(parts, match, key)
                 raise
-            keys = self.keys.of(issuer, trusted, peer=peer)
+            keys = self.keys.keys_of(issuer, trusted, peer=peer)
             claims, version = await proved(parts, keys)
             if trusted.introspects_signed:
                 claims = await introspected_claims(
@@ -243,7 +243,7 @@ class JwtVerifier:
             return False  # callers can invent such issuers, and each would be remembered
         header = parts.header
         try:
-            keys = self.keys.of(str(parts.unverified["iss"]), trusted)
+            keys = self.keys.keys_of(str(parts.unverified["iss"]), trusted)
         except IssuerUnavailable:
             return False
         if try_each(parts, keys.find(header.kid, header.algorithm)) is None:

@@ -359,7 +359,7 @@ class WorkerProcesses:
     def _pass_on(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGHUP:
             self._renew()
-            self._tell(number)
+            self._signal(number)
         else:
             self._stop(number)
 
@@ -382,9 +382,9 @@ class WorkerProcesses:
         # A socket listens as long as one process has it. Clients would wait for a server that is
         # gone, instead of connecting to another one.
         self._setup.sock.close()
-        self._tell(number)
+        self._signal(number)
 
-    def _tell(self, number: int) -> None:
+    def _signal(self, number: int) -> None:
         for pid in tuple(self._members):
             try:
                 os.kill(pid, number)

@@ -80,7 +80,7 @@ async def test_erasing_an_approver_removes_their_name_grants_and_decisions() -> 
     assert await erase_decider(ours.approvals, BOB.issuer, BOB.subject) == 3
     assert await revoke_given(ours.grants, BOB.issuer, BOB.subject) == 2
 
-    requests = [*await ours.approvals.waiting(9), *await ours.approvals.past(None, 9)]
+    requests = [*await ours.approvals.waiting(9), *await ours.approvals.ended(None, 9)]
     assert len(requests) == 4
     assert not [
         request for request in requests if b"Bob" in request.details or b"bob" in request.details

@@ -149,7 +149,7 @@ async def test_the_stored_events_of_a_tenants_ended_streams_are_limited_in_bytes
         await replicas.open()
         await first_event_of_a_call(replicas)
 
-    assert archive._ended_bytes.of(("acme", "", "", ""))[1] <= 50_000
+    assert archive._ended_bytes.bytes_of(("acme", "", "", ""))[1] <= 50_000
     assert archive._running._bytes == {}
     replicas.become(a_caller(tenant_id="globex"))
     await replicas.open()

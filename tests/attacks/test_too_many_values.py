@@ -299,11 +299,11 @@ def test_nested_alternatives_are_multiplied_and_parallel_ones_are_not() -> None:
     below = {"properties": {"a": {"anyOf": [{"items": three}, {"items": three}]}}}
     tree = {"properties": {"inner": {"$ref": "#"}}}
 
-    assert branching_of({"properties": {"a": text}}).at(9)[0] == 1
-    assert branching_of(flat).at(9)[0] == 4
-    assert branching_of(below).at(9)[0] == 8
-    assert branching_of(tree).at(60)[0] == 2
-    assert branching_of({"anyOf": [tree, tree]}).at(60)[0] > 10**6
+    assert branching_of({"properties": {"a": text}}).maxima_at(9)[0] == 1
+    assert branching_of(flat).maxima_at(9)[0] == 4
+    assert branching_of(below).maxima_at(9)[0] == 8
+    assert branching_of(tree).maxima_at(60)[0] == 2
+    assert branching_of({"anyOf": [tree, tree]}).maxima_at(60)[0] > 10**6
 
 
 def test_a_form_with_many_errors_is_validated_up_to_its_first_error() -> None:

@@ -54,7 +54,7 @@ async def test_the_unfinished_bodies_of_one_caller_are_limited() -> None:
     for arrival in bodies:
         if arrival not in refused:
             assert await arrival.finish() == b"x" * LIMIT
-    assert body._arriving.of(ALICE.principal_key) == (0, 0)
+    assert body._arriving.bytes_of(ALICE.principal_key) == (0, 0)
     assert await (await _begun(ALICE, 1))[0].finish() == b"x" * LIMIT
 
 
@@ -69,7 +69,7 @@ async def test_the_unfinished_bodies_of_a_tenant_are_limited() -> None:
     for arrival in bodies:
         arrival.read.cancel()
     await asyncio.gather(*(body.read for body in bodies), return_exceptions=True)
-    assert body._arriving.of(ALICE.principal_key) == (0, 0)
+    assert body._arriving.bytes_of(ALICE.principal_key) == (0, 0)
 
 
 async def test_an_aborted_or_too_large_body_is_no_longer_counted() -> None:
@@ -80,7 +80,7 @@ async def test_an_aborted_or_too_large_body_is_no_longer_counted() -> None:
 
     with pytest.raises(TooLarge):
         await read_body_of(ALICE, receive, LIMIT)
-    assert body._arriving.of(ALICE.principal_key) == (0, 0)
+    assert body._arriving.bytes_of(ALICE.principal_key) == (0, 0)
 
 
 async def test_a_refused_unfinished_body_at_mcp_gets_429_and_retry_after(

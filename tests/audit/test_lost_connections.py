@@ -267,7 +267,7 @@ async def database_pages(url: str) -> int:
     """Return how large a new database is, in pages."""
     records = await open_records(url)
     assert isinstance(records, SqlRecords)
-    count = await records.database.look(
+    count = await records.database.run_sync(
         lambda connection: connection.exec_driver_sql("PRAGMA page_count").scalar()
     )
     await records.aclose()

@@ -183,7 +183,7 @@ class AuthzKeys:
         self.entries = dict(entries or {})
         self.sets: dict[str, PublishedKeys] = {}
 
-    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> PublishedKeys:
+    def keys_of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> PublishedKeys:
         if issuer not in self.sets:
             published = self.entries.get(issuer, [jwk(rsa_key())])
             self.sets[issuer] = PublishedKeys(published, trusted.algorithms)

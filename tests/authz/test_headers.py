@@ -127,13 +127,14 @@ def test_identity_header_values_are_unambiguous_visible_ascii(
     """One space separates scopes, and different subjects have different values."""
     caller = msgspec.structs.replace(ALICE, subject=subject, scopes=frozenset(scopes))
     other = msgspec.structs.replace(ALICE, subject=subject + " ")
-    headers = dict(IdentityHeaders().of(caller))
+    headers = dict(IdentityHeaders().headers_of(caller))
 
     assert all(0x20 <= byte <= 0x7E for value in headers.values() for byte in value)
     assert b" " not in headers[b"x-gatepost-subject"]
     assert len(headers.get(b"x-gatepost-scopes", b"").split()) == len(set(scopes))
     assert (
-        headers[b"x-gatepost-subject"] != dict(IdentityHeaders().of(other))[b"x-gatepost-subject"]
+        headers[b"x-gatepost-subject"]
+        != dict(IdentityHeaders().headers_of(other))[b"x-gatepost-subject"]
     )
 
 

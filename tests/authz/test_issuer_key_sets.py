@@ -45,7 +45,9 @@ class TrustedKeySets:
     async def public_key(self, issuer: TrustedIssuer, name: str = "") -> object:
         """Return the key that verifies the issuer's tokens."""
         concrete = name or issuer.settings.issuer
-        key = await asyncio.wait_for(self.keys.of(concrete, issuer).wait_for("main", "RS256"), 10)
+        key = await asyncio.wait_for(
+            self.keys.keys_of(concrete, issuer).wait_for("main", "RS256"), 10
+        )
         return key[0].public_key if key else None
 
 
@@ -82,7 +84,7 @@ async def test_issuers_with_one_jwks_uri_have_separate_key_sets(key_sets: Truste
 
     assert key_sets.idp.key_hits("acme") == 2
     first, second = (
-        key_sets.keys.of(trusted.settings.issuer, trusted) for trusted in (acme, other)
+        key_sets.keys.keys_of(trusted.settings.issuer, trusted) for trusted in (acme, other)
     )
     assert first is not second
     assert first.version != second.version
@@ -122,7 +124,7 @@ async def test_an_invalid_key_set_document_keeps_the_previous_keys(
     await key_sets.public_key(acme)
     key_sets.idp.replace("/acme/jwks", document)
     await key_sets.clock.advance(5)
-    keys = key_sets.keys.of(acme.settings.issuer, acme)
+    keys = key_sets.keys.keys_of(acme.settings.issuer, acme)
 
     with pytest.raises(IssuerUnavailable):
         await asyncio.wait_for(keys.wait_for("new", "RS256"), 10)
@@ -152,7 +154,7 @@ async def test_metadata_is_fetched_again_when_its_jwks_uri_fails(key_sets: Trust
     await key_sets.public_key(acme)
     key_sets.idp.replace("/acme/jwks", answer(404))
     await key_sets.clock.advance(5)
-    keys = key_sets.keys.of(acme.settings.issuer, acme)
+    keys = key_sets.keys.keys_of(acme.settings.issuer, acme)
     with pytest.raises(IssuerUnavailable):
         await asyncio.wait_for(keys.wait_for("new", "RS256"), 10)
     moved = {"issuer": acme.settings.issuer, "jwks_uri": f"{key_sets.idp.base}/moved/jwks"}
@@ -213,8 +215,12 @@ async def test_issuers_of_one_template_have_separate_key_sets(key_sets: TrustedK
     assert await key_sets.public_key(family.trusted, first)
     assert await key_sets.public_key(family.trusted, two)
 
-    assert key_sets.keys.of(first, family.trusted) is not key_sets.keys.of(two, family.trusted)
-    assert key_sets.keys.of(first, family.trusted) is key_sets.keys.of(first, family.trusted)
+    assert key_sets.keys.keys_of(first, family.trusted) is not key_sets.keys.keys_of(
+        two, family.trusted
+    )
+    assert key_sets.keys.keys_of(first, family.trusted) is key_sets.keys.keys_of(
+        first, family.trusted
+    )
 
 
 @pytest.mark.requirement("H05")
@@ -223,19 +229,19 @@ async def test_made_up_issuers_cannot_evict_issuers_with_keys(key_sets: TrustedK
     family = Family(key_sets)
     member = family.member("one")
     await key_sets.public_key(family.trusted, member)
-    key_set = key_sets.keys.of(member, family.trusted)
+    key_set = key_sets.keys.keys_of(member, family.trusted)
     for number in range(UNPROVEN):
         with pytest.raises(IssuerUnavailable):
             await key_sets.public_key(family.trusted, family.unproven(number))
 
     with pytest.raises(IssuerUnavailable) as refusal:
-        key_sets.keys.of(family.unproven(UNPROVEN), family.trusted)
+        key_sets.keys.keys_of(family.unproven(UNPROVEN), family.trusted)
 
     assert refusal.value.reason == "keys_too_many_issuers"
-    assert key_sets.keys.of(member, family.trusted) is key_set
+    assert key_sets.keys.keys_of(member, family.trusted) is key_set
     assert key_set.find("main", "RS256")
     await key_sets.clock.advance(5)
-    assert not key_sets.keys.of(family.unproven(UNPROVEN), family.trusted).has_keys
+    assert not key_sets.keys.keys_of(family.unproven(UNPROVEN), family.trusted).has_keys
     late = family.member("two")
     assert await key_sets.public_key(family.trusted, late)
 
@@ -270,21 +276,23 @@ async def test_made_up_issuers_are_limited_for_each_peer(key_sets: TrustedKeySet
     """A /64 network is one peer, and failed lookups free the limit after the interval."""
     family = Family(key_sets)
     for number in range(UNPROVEN_OF_PEER):
-        key_sets.keys.of(family.unproven(number), family.trusted, peer=f"2001:db8::{number}").warm()
+        key_sets.keys.keys_of(
+            family.unproven(number), family.trusted, peer=f"2001:db8::{number}"
+        ).warm()
     for peer in ("2001:db8::ffff", "2001:db8:0:0:1::"):
         with pytest.raises(IssuerUnavailable, match="keys_too_many_issuers"):
-            key_sets.keys.of(family.unproven(100), family.trusted, peer=peer)
+            key_sets.keys.keys_of(family.unproven(100), family.trusted, peer=peer)
 
-    assert key_sets.keys.of(family.unproven(101), family.trusted, peer="2001:db8:0:1::1")
-    assert key_sets.keys.of(family.unproven(102), family.trusted, peer="192.0.2.1")
+    assert key_sets.keys.keys_of(family.unproven(101), family.trusted, peer="2001:db8:0:1::1")
+    assert key_sets.keys.keys_of(family.unproven(102), family.trusted, peer="192.0.2.1")
     await until(
         lambda: all(
-            key_sets.keys.of(family.unproven(number), family.trusted).failure
+            key_sets.keys.keys_of(family.unproven(number), family.trusted).failure
             for number in range(UNPROVEN_OF_PEER)
         )
     )
     await key_sets.clock.advance(5)
-    assert key_sets.keys.of(family.unproven(103), family.trusted, peer="2001:db8::ffff")
+    assert key_sets.keys.keys_of(family.unproven(103), family.trusted, peer="2001:db8::ffff")
 
 
 async def test_issuers_with_keys_do_not_count_towards_the_limit_of_a_peer(
@@ -294,7 +302,7 @@ async def test_issuers_with_keys_do_not_count_towards_the_limit_of_a_peer(
     family = Family(key_sets)
     for number in range(2 * UNPROVEN_OF_PEER):
         member = family.member(f"member-{number}")
-        keys = key_sets.keys.of(member, family.trusted, peer="192.0.2.1")
+        keys = key_sets.keys.keys_of(member, family.trusted, peer="192.0.2.1")
         assert await keys.wait_for("main", "RS256")
 
 
@@ -340,15 +348,15 @@ async def test_a_reload_keeps_key_sets_with_the_same_source(key_sets: TrustedKey
     acme = key_sets.trust("acme")
     issuer = acme.settings.issuer
     await key_sets.public_key(acme)
-    before = key_sets.keys.of(issuer, acme)
+    before = key_sets.keys.keys_of(issuer, acme)
 
     same = trusted(issuer, tenants={"x": "globex"}, tenant=TenantRule(claim="org"))
-    assert key_sets.keys.of(issuer, same) is before
+    assert key_sets.keys.keys_of(issuer, same) is before
     version = before.version
     moved = trusted(issuer, jwks_uri=f"{key_sets.idp.base}/other/jwks")
-    assert key_sets.keys.of(issuer, moved) is not before
+    assert key_sets.keys.keys_of(issuer, moved) is not before
     narrower = trusted(issuer, algorithms=("ES256",))
-    assert key_sets.keys.of(issuer, narrower) is not before
+    assert key_sets.keys.keys_of(issuer, narrower) is not before
 
     assert before.version > version
     assert not before.has_keys
@@ -361,12 +369,15 @@ async def test_an_issuer_that_is_no_longer_trusted_is_forgotten(key_sets: Truste
     member = family.member("one")
     for issuer, name in [(acme, ""), (globex, ""), (family.trusted, member)]:
         await key_sets.public_key(issuer, name)
-    gone = [key_sets.keys.of(acme.settings.issuer, acme), key_sets.keys.of(member, family.trusted)]
+    gone = [
+        key_sets.keys.keys_of(acme.settings.issuer, acme),
+        key_sets.keys.keys_of(member, family.trusted),
+    ]
 
     key_sets.keys.retain({globex.settings.issuer})
 
     assert not any(keys.has_keys for keys in gone)
-    assert key_sets.keys.of(globex.settings.issuer, globex).has_keys
+    assert key_sets.keys.keys_of(globex.settings.issuer, globex).has_keys
 
 
 async def test_closing_the_key_sets_ends_all_background_tasks(key_sets: TrustedKeySets) -> None:
@@ -374,7 +385,7 @@ async def test_closing_the_key_sets_ends_all_background_tasks(key_sets: TrustedK
     acme = key_sets.trust("acme")
     await key_sets.public_key(acme)
     lookup = asyncio.create_task(
-        key_sets.keys.of(acme.settings.issuer, acme).wait_for("new", "RS256")
+        key_sets.keys.keys_of(acme.settings.issuer, acme).wait_for("new", "RS256")
     )
     await settled()
 

@@ -41,7 +41,7 @@ class ProviderKeys:
         self.private = ec_key("preset", "P-384") if algorithm == "ES384" else rsa_key("preset")
         self.document = {"keys": [jwk(self.private, alg=algorithm)]}
 
-    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> "ProviderKeys":
+    def keys_of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> "ProviderKeys":
         self.known = import_set(self.document, allowed=trusted.algorithms)
         return self
 

@@ -43,7 +43,7 @@ async def test_an_existing_folder_is_not_used_as_a_workspace(
     """Reads and writes are refused, and the folder stays unchanged."""
     home = a_home(tmp_path)
     spaces = Workspaces(tmp_path, resolver=resolver_of(resolver))
-    alice = spaces.of("alice")
+    alice = spaces.for_tenant("alice")
     for attempt in (
         alice.read("diary.txt", limit=100),
         alice.write("new.txt", b"x"),
@@ -55,7 +55,7 @@ async def test_an_existing_folder_is_not_used_as_a_workspace(
     ):
         with pytest.raises(ToolFailure, match="was not made for it"):
             await attempt
-    await spaces.of("bob").write("note.txt", b"of bob")
+    await spaces.for_tenant("bob").write("note.txt", b"of bob")
     spaces.close()
 
     assert (home / "diary.txt").read_text() == "of alice"
@@ -66,11 +66,11 @@ async def test_an_existing_folder_is_not_used_as_a_workspace(
 async def test_a_workspace_folder_is_recognised_after_a_restart(tmp_path: Path) -> None:
     """The usage file marks the folder, also in existing installations."""
     first = Workspaces(tmp_path)
-    await first.of("acme").write("a/note.txt", b"kept")
+    await first.for_tenant("acme").write("a/note.txt", b"kept")
     first.close()
     second = Workspaces(tmp_path)
 
-    assert await second.of("acme").read("a/note.txt", limit=10) == b"kept"
+    assert await second.for_tenant("acme").read("a/note.txt", limit=10) == b"kept"
 
     second.close()
 
@@ -81,25 +81,25 @@ async def test_an_operator_can_make_an_existing_folder_a_workspace(tmp_path: Pat
     a_home(tmp_path)
     spaces = Workspaces(tmp_path)
 
-    await spaces.of("empty").write("note.txt", b"x")
+    await spaces.for_tenant("empty").write("note.txt", b"x")
     tenant_folder(tmp_path, "alice")
 
-    assert await spaces.of("alice").read("diary.txt", limit=100) == b"of alice"
-    assert (await spaces.of("alice").usage()).files == 1
+    assert await spaces.for_tenant("alice").read("diary.txt", limit=100) == b"of alice"
+    assert (await spaces.for_tenant("alice").usage()).files == 1
     spaces.close()
 
 
 async def test_workspace_folders_are_closed_to_other_users(tmp_path: Path) -> None:
     """Folders that an earlier version or a copy left open are closed, too."""
     spaces = Workspaces(tmp_path)
-    await spaces.of("acme").write("note.txt", b"x")
+    await spaces.for_tenant("acme").write("note.txt", b"x")
     spaces.close()
     paths = [tmp_path / PRIVATE, tmp_path / PRIVATE / "acme", tmp_path / "acme"]
     for path in paths:
         path.chmod(0o777)
 
     again = Workspaces(tmp_path)
-    await again.of("acme").read("note.txt", limit=10)
+    await again.for_tenant("acme").read("note.txt", limit=10)
     again.close()
 
     assert [mode(path) for path in paths] == [0o700] * 3
@@ -199,7 +199,7 @@ async def test_databases_rings_and_folders_of_another_user_are_refused(
     database.touch(mode=0o600)
     state.mkdir(mode=0o700)
     spaces = Workspaces(folder / "workspaces")
-    await spaces.of("acme").write("note.txt", b"x")
+    await spaces.for_tenant("acme").write("note.txt", b"x")
     for path in (database, ring, state, folder / "workspaces" / PRIVATE / "acme"):
         os.chown(path, NOBODY_UID, NOBODY_UID)
     AnotherUser(monkeypatch)
@@ -212,7 +212,7 @@ async def test_databases_rings_and_folders_of_another_user_are_refused(
     with pytest.raises(PermissionError, match="belongs to another user"):
         make_state_folder(state)
     with pytest.raises(ToolFailure, match="was not made for it"):
-        await again.of("acme").read("note.txt", limit=10)
+        await again.for_tenant("acme").read("note.txt", limit=10)
     ids = {id_ for id_, _, _ in problems_found(VALID_CONFIG)}
     assert {"config.E120", "config.E007"} <= ids
     for workspaces in (spaces, again):

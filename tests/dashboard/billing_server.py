@@ -234,7 +234,9 @@ class BillingServer:
 
     def write(self, path: str, text: str) -> None:
         """Write a file to the workspace."""
-        self.server.run(self.server.services.workspaces.of("acme").write(path, text.encode()))
+        self.server.run(
+            self.server.services.workspaces.for_tenant("acme").write(path, text.encode())
+        )
 
     def decides(
         self,

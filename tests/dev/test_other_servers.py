@@ -63,7 +63,7 @@ class PublishedSet:
         self.walk = walk
         self.known: tuple[VerificationKey, ...] = ()
 
-    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> "PublishedSet":
+    def keys_of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> "PublishedSet":
         lacks = self.walk.issuer.settings.imitation.key_lacks
         published = self.walk.issuer.keys.document(lacks)
         self.known = tuple(import_set(published, allowed=trusted.algorithms))

@@ -183,9 +183,9 @@ async def test_a_shortage_of_descriptors_leads_to_503_with_retry_after(
 
 def test_some_descriptors_are_reserved_for_files_and_stores() -> None:
     """An eighth is reserved, within bounds, and the metrics server gets a part of it."""
-    assert DescriptorLimits.of(1024) == DescriptorLimits(almost_full=896, full=960)
-    assert DescriptorLimits.of(1024, share=4) == DescriptorLimits(almost_full=896, full=992)
-    assert DescriptorLimits.of(1 << 20) == DescriptorLimits(
+    assert DescriptorLimits.from_limit(1024) == DescriptorLimits(almost_full=896, full=960)
+    assert DescriptorLimits.from_limit(1024, share=4) == DescriptorLimits(almost_full=896, full=992)
+    assert DescriptorLimits.from_limit(1 << 20) == DescriptorLimits(
         almost_full=(1 << 20) - 1000, full=(1 << 20) - 500
     )
 

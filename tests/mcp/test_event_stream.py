@@ -94,7 +94,7 @@ async def test_a_client_that_does_not_read_holds_one_message_and_is_disconnected
             deaf.sendall(listen())
             await wait_until(lambda: len(client.streams) == 1)
             (stream,) = client.streams
-            pubsub = client.pubsub.of("acme")
+            pubsub = client.pubsub.notifier_for("acme")
             changes = 0
             while stream._idle and changes < MAX_CHANGES:  # type: ignore[attr-defined]
                 await pubsub.listed("tools")

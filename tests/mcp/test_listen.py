@@ -33,7 +33,7 @@ def client() -> EndpointClient:
 
 async def announce_tools(client: EndpointClient, tenant: str = "acme") -> None:
     """Announce that the list of tools changed."""
-    await client.pubsub.of(tenant).listed("tools")
+    await client.pubsub.notifier_for(tenant).listed("tools")
 
 
 @pytest.mark.requirement("SU-01", "T-09", "X-04")
@@ -136,7 +136,7 @@ async def test_su_05_only_changes_within_the_filter_are_sent(client: EndpointCli
     """Other lists, resources and tasks change, and the stream has only the wanted change."""
     async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
-        pubsub = client.pubsub.of("acme")
+        pubsub = client.pubsub.notifier_for("acme")
         await pubsub.listed("prompts")
         await pubsub.listed("resources")
         await pubsub.updated("test://document")

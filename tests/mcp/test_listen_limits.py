@@ -75,7 +75,7 @@ async def test_su_10_a_stream_ends_with_its_token(client: EndpointClient, is_tol
         await stream.acknowledged()
         client.clock.now = client.caller.expires_at + 1.0
         if is_told:
-            await client.pubsub.of("acme").listed("tools")
+            await client.pubsub.notifier_for("acme").listed("tools")
         else:
             for _ in range(client.streams.steps):
                 client.streams.look()
@@ -97,7 +97,7 @@ async def test_su_10_a_stream_ends_when_its_caller_loses_access(client: Endpoint
         client.streams.end(lambda caller: caller.tenant_id == "globex")
 
         assert "result" in await theirs.next()
-        await client.pubsub.of("acme").listed("tools")
+        await client.pubsub.notifier_for("acme").listed("tools")
         assert "method" in await ours.next()
 
 
@@ -108,7 +108,7 @@ async def test_su_10_many_changes_are_one_message_for_a_slow_client(client: Endp
         await stream.acknowledged()
         stream.reading.clear()
         for _ in range(1000):
-            await client.pubsub.of("acme").listed("tools")
+            await client.pubsub.notifier_for("acme").listed("tools")
             await asyncio.sleep(0)
         stream.reading.set()
         for _ in range(2):
@@ -127,7 +127,7 @@ async def test_su_10_a_stop_does_not_wait_for_a_client_that_does_not_read(
     async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
         stream.reading.clear()
-        await client.pubsub.of("acme").listed("tools")
+        await client.pubsub.notifier_for("acme").listed("tools")
         await run_until(lambda: not stream.is_waiting)
         client.streams.close()
         await run_until(lambda: len(client.streams) == 0)
@@ -250,6 +250,6 @@ async def test_a_keepalive_comment_is_no_message(client: EndpointClient) -> None
         for counting_stream in client.streams:
             counting_stream.beat()
         assert await stream.frame() == COMMENT
-        await client.pubsub.of("acme").listed("tools")
+        await client.pubsub.notifier_for("acme").listed("tools")
 
         assert "method" in await stream.next()

@@ -64,7 +64,7 @@ async def test_su_10_a_change_reaches_the_streams_of_every_process() -> None:
     ):
         await here.acknowledged()
         await other_stream.acknowledged()
-        await two.pubsub.of("acme").listed("tools")
+        await two.pubsub.notifier_for("acme").listed("tools")
 
         for stream in (here, other_stream):
             assert (await stream.next())["method"] == "notifications/tools/list_changed"
@@ -82,7 +82,7 @@ async def test_su_10_a_process_follows_a_tenant_once_for_all_its_streams() -> No
     heard: list[ChangeNotification] = []
     first = await asyncio.gather(*(pubsub.follow("acme", heard.append) for _ in range(50)))
     later = [await pubsub.follow("acme", heard.append) for _ in range(50)]
-    await pubsub.of("acme").listed("tools")
+    await pubsub.notifier_for("acme").listed("tools")
 
     assert (shared_store.follows, len(heard)) == (1, 100)
     for interest in (*first, *later):
@@ -126,7 +126,7 @@ async def test_a_message_of_a_newer_release_is_passed_over() -> None:
     interest = await pubsub.follow("acme", heard.append)
     for message in (b"", b"\xc1", b"\x92\xa5later\xa0"):
         await shared_store.of("acme").publish("changes", message)
-    await pubsub.of("acme").moved("t1")
+    await pubsub.notifier_for("acme").moved("t1")
 
     assert heard == [ChangeNotification("task", "t1")]
     interest.end()
@@ -180,7 +180,7 @@ async def test_su_10_streams_of_two_tenants_stay_apart(
     ):
         await ours.acknowledged()
         await other.acknowledged()
-        await two.pubsub.of("globex").listed("tools")
+        await two.pubsub.notifier_for("globex").listed("tools")
         assert "method" in await other.next()
         first.streams.close()
 

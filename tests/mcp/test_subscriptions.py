@@ -111,7 +111,7 @@ async def test_p_08_each_list_change_goes_to_its_subscribers(
     async with open_subscription(client, {f"{what}ListChanged": True}) as stream:
         assert await stream.acknowledged() == {f"{what}ListChanged": True}
         for each in ("tools", "prompts", "resources", what):
-            await client.pubsub.of("acme").listed(each)
+            await client.pubsub.notifier_for("acme").listed(each)
 
         method = (await stream.next())["method"]
         client.streams.close()
@@ -133,7 +133,7 @@ async def test_p_08_sessions_get_list_changes_too(version: str) -> None:
     replicas = await a_pair(version=version).open()
     live = await replicas.get(replicas.one).opened()
 
-    await replicas.two.pubsub.of("acme").listed("prompts")
+    await replicas.two.pubsub.notifier_for("acme").listed("prompts")
 
     assert (await watched(live))["method"] == "notifications/prompts/list_changed"
     live.hang_up()
@@ -148,7 +148,7 @@ async def test_r_09_documents_are_watched_with_a_listen_stream(client: EndpointC
         honoured = await stream.acknowledged()
         assert honoured == {"resourceSubscriptions": ["notes://mine", "notes://2026/report"]}
         for uri in ("notes://secret", "notes://2025/report", "notes://none", "notes://2026/report"):
-            await client.pubsub.of("acme").updated(uri)
+            await client.pubsub.notifier_for("acme").updated(uri)
 
         notification = await stream.next()
         assert notification["method"] == "notifications/resources/updated"
@@ -225,8 +225,8 @@ async def test_r_10_a_change_right_after_the_subscription_is_announced() -> None
 
     await session_request(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
     await asyncio.wait_for(slow.asked.wait(), WITHIN_S)
-    await replicas.two.pubsub.of("acme").updated("notes://never")
-    await replicas.two.pubsub.of("acme").updated("notes://mine")
+    await replicas.two.pubsub.notifier_for("acme").updated("notes://never")
+    await replicas.two.pubsub.notifier_for("acme").updated("notes://mine")
     slow.go.set()
 
     assert (await watched(live))["params"] == {"uri": "notes://mine"}
@@ -246,8 +246,8 @@ async def test_r_10_changes_of_an_unsubscribed_resource_are_not_announced(versio
     for uri in ("notes://mine", "notes://never"):
         answered = await session_request(replicas, replicas.one, "resources/unsubscribe", uri=uri)
         assert answered.json["result"] == {}
-    await replicas.two.pubsub.of("acme").updated("notes://mine")
-    await replicas.two.pubsub.of("acme").updated("notes://2026/report")
+    await replicas.two.pubsub.notifier_for("acme").updated("notes://mine")
+    await replicas.two.pubsub.notifier_for("acme").updated("notes://2026/report")
 
     assert (await watched(live))["params"] == {"uri": "notes://2026/report"}
     live.hang_up()

@@ -275,8 +275,8 @@ async def test_clients_may_listen_for_lists_that_are_still_empty() -> None:
     filters = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
     async with open_subscription(client, filters) as stream:
         assert await stream.acknowledged() == filters
-        await client.pubsub.of("globex").listed("tools")
-        await client.pubsub.of("acme").listed("prompts")
+        await client.pubsub.notifier_for("globex").listed("tools")
+        await client.pubsub.notifier_for("acme").listed("prompts")
         heard = await stream.next()
 
     assert heard["method"] == "notifications/prompts/list_changed"
@@ -298,7 +298,7 @@ async def test_a_list_change_is_announced_to_the_clients_of_its_tenant_only() ->
 
     await follow("acme")
     await follow("globex")
-    changes = client.pubsub.of("acme")
+    changes = client.pubsub.notifier_for("acme")
     for what in ("tools", "prompts", "resources"):
         await changes.listed(what)  # type: ignore[arg-type]
     async with asyncio.timeout(10):

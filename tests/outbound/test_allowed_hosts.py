@@ -96,7 +96,7 @@ async def test_a_host_without_a_port_allows_https_only(entry: str, url: str, all
         Network(allow_hosts=(entry,)), tls=Fetcher(development=True).tls, resolver=names
     )
     with pytest.raises(ToolFailure):
-        await client.of("acme").send("POST", url, json={}, timeout_s=2)
+        await client.client_for("acme").send("POST", url, json={}, timeout_s=2)
     await client.aclose()
 
     assert (names.asked == ["a"]) is allowed
@@ -132,7 +132,7 @@ async def test_any_url_is_refused_or_resolves_only_its_visible_host(url: str) ->
     client = OutboundClient(Network(), tls=Fetcher(development=True).tls, resolver=names)
     where = url if url.startswith("http") else f"http://{url}"
     with pytest.raises(ToolFailure) as refused:
-        await client.of("acme").send("GET", where, timeout_s=2)
+        await client.client_for("acme").send("GET", where, timeout_s=2)
     await client.aclose()
 
     assert refused.value.failure.kind in {"denied", "validation", "upstream_unavailable"}

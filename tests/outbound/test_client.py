@@ -18,7 +18,7 @@ async def refusal(
 ) -> ToolFailure:
     """Return the failure of a request that must not be answered."""
     with pytest.raises(ToolFailure) as failure:
-        await outbound_client.of("acme").send(method, url, **options)
+        await outbound_client.client_for("acme").send(method, url, **options)
     return failure.value
 
 
@@ -27,7 +27,7 @@ async def test_a_request_is_sent_with_parameters_headers_and_json(
     outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """Parameters, headers and JSON; who we are, and the call's correlation id."""
-    reply = await outbound_client.of("acme", "episode-1").send(
+    reply = await outbound_client.client_for("acme", "episode-1").send(
         "POST",
         f"{SITE}/things?a=1#part",
         params={"b": [2, "ü"], "c": True, "d": None},
@@ -51,7 +51,7 @@ async def test_bodies_of_every_kind_are_sent(
     outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """Forms, multipart forms with files, and bytes with a custom type."""
-    http = outbound_client.of("acme")
+    http = outbound_client.client_for("acme")
     upload = Upload("file", 'a"\r\nX: y.txt', b"data", "text/plain")
 
     await http.send("POST", f"{SITE}/", form={"a": [1, 2], "b": "x y"})
@@ -76,8 +76,8 @@ async def test_a_proxy_gets_the_checked_address(
     outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """Gatepost never sends the name, which the proxy might resolve to an internal address."""
-    await outbound_client.of("acme").send("GET", f"{SITE}/")
-    await outbound_client.of("acme").send("GET", "http://www.web.test/")
+    await outbound_client.client_for("acme").send("GET", f"{SITE}/")
+    await outbound_client.client_for("acme").send("GET", "http://www.web.test/")
 
     assert internet.proxy.asked == [f"CONNECT {PUBLIC}:443", f"CONNECT {PUBLIC}:80"]
     assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in internet.proxy.head
@@ -90,7 +90,7 @@ async def test_a_proxy_gets_an_ipv6_address_in_brackets(
     """CONNECT requires brackets (RFC 9110 section 9.3.6)."""
     internet.names.known["www.web.test"] = [["2606:2800:21f:cb07:6820:80da:af6b:8b2c"]]
 
-    await outbound_client.of("acme").send("GET", f"{SITE}/")
+    await outbound_client.client_for("acme").send("GET", f"{SITE}/")
 
     assert internet.proxy.asked == ["CONNECT [2606:2800:21f:cb07:6820:80da:af6b:8b2c]:443"]
 
@@ -100,7 +100,7 @@ async def test_an_invalid_correlation_id_is_not_sent(
     outbound_client: OutboundClient, internet: Internet, name: str
 ) -> None:
     """A caller cannot add another header by it."""
-    await outbound_client.of("acme", name).send("GET", f"{SITE}/")
+    await outbound_client.client_for("acme", name).send("GET", f"{SITE}/")
 
     assert "x-octopus-correlation-id" not in internet.site.seen[0].headers
 
@@ -114,7 +114,9 @@ async def test_a_secret_in_the_url_needs_encryption(
     assert (
         await refusal(outbound_client, "GET", "http://www.web.test/", **options)
     ).failure.kind == "denied"
-    assert (await outbound_client.of("acme").send("GET", f"{SITE}/", **options)).status == 200
+    assert (
+        await outbound_client.client_for("acme").send("GET", f"{SITE}/", **options)
+    ).status == 200
     assert len(internet.site.seen) == 1
 
 
@@ -122,7 +124,7 @@ async def test_an_allowed_host_is_reached_directly_and_by_http(
     outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """A tool may send it anything, since the operator has named the host and its port."""
-    reply = await outbound_client.of("acme").send(
+    reply = await outbound_client.client_for("acme").send(
         "POST", f"http://localhost:{internet.plain}/", headers={"Authorization": "x"}, json={}
     )
 

@@ -55,7 +55,7 @@ async def test_tenants_share_no_connection(
 ) -> None:
     """A proxy or server could take one tenant's authentication for the other's."""
     for tenant in ("acme", "globex", "acme", "globex"):
-        await outbound_client.of(tenant).send("GET", SITE)
+        await outbound_client.client_for(tenant).send("GET", SITE)
 
     first, second, third, fourth = [seen.connection for seen in internet.site.seen]
     assert (first, second) == (third, fourth)
@@ -68,7 +68,7 @@ async def test_a_bounded_number_of_tenants_keep_idle_connections(
     """The latest requests keep them; no request loses one that is in use."""
     monkeypatch.setattr(connections, "IDLE_POOLS", 2)
     for tenant in ("a", "b", "c", "b", "c", "a"):
-        await outbound_client.of(tenant).send("GET", "http://www.web.test/")
+        await outbound_client.client_for(tenant).send("GET", "http://www.web.test/")
 
     a, b, c, b_again, c_again, a_again = [seen.connection for seen in internet.site.seen]
     assert (b, c) == (b_again, c_again)
@@ -79,15 +79,17 @@ async def test_other_settings_count_from_the_next_request(
     outbound_client: OutboundClient, internet: Internet
 ) -> None:
     """A kept connection to a host that is no longer allowed serves no request."""
-    http = outbound_client.of("acme")
+    http = outbound_client.client_for("acme")
     inside = f"http://localhost:{internet.plain}/"
     await http.send("GET", inside)
 
     outbound_client.apply(Network())
 
     with pytest.raises(ToolFailure, match="may not reach"):
-        await outbound_client.of("acme").send("GET", inside)
-    assert (await outbound_client.of("acme").send("GET", "http://www.web.test/")).status == 200
+        await outbound_client.client_for("acme").send("GET", inside)
+    assert (
+        await outbound_client.client_for("acme").send("GET", "http://www.web.test/")
+    ).status == 200
     assert (await http.send("GET", inside)).status == 200  # a call that was under way
 
 
@@ -126,7 +128,7 @@ async def test_an_invalid_response_is_a_failure(
     ):
         internet.names.known["a.web.test"] = [["127.0.0.1"]]
         with pytest.raises(ToolFailure, match=expected_text) as failure:
-            await c.of("acme").send(method, f"http://a.web.test:{port}/")
+            await c.client_for("acme").send(method, f"http://a.web.test:{port}/")
 
     assert failure.value.failure.kind == (kind or "upstream_unavailable")
     assert "127.0.0.1" not in str(failure.value)
@@ -145,7 +147,7 @@ async def test_a_silent_server_times_out(internet: Internet) -> None:
     ):
         for method in ("GET", "POST"):
             with pytest.raises(ToolFailure, match="did not answer in time") as failure:
-                await outbound_client.of("acme").send(
+                await outbound_client.client_for("acme").send(
                     method, f"http://localhost:{port}/", timeout_s=0.1
                 )
             assert failure.value.failure.kind == "timeout"
@@ -156,7 +158,7 @@ async def test_an_unreachable_host_is_a_failure(internet: Internet) -> None:
     async with client_of(internet, allow_hosts=("localhost:1",)) as outbound_client:
         for method, url in (("GET", "https://nowhere.example/"), ("POST", "https://localhost:1/")):
             with pytest.raises(ToolFailure, match="cannot be reached") as failure:
-                await outbound_client.of("acme").send(method, url)
+                await outbound_client.client_for("acme").send(method, url)
             assert failure.value.failure.kind == "upstream_unavailable"
 
 
@@ -168,7 +170,7 @@ async def test_an_untrusted_certificate_is_refused(internet: Internet) -> None:
     async with strict as untrusting, other as outbound_client:
         for client, url in ((untrusting, SITE), (outbound_client, "https://a.example/")):
             with pytest.raises(ToolFailure, match="no certificate") as failure:
-                await client.of("acme").send("POST", url)
+                await client.client_for("acme").send("POST", url)
             assert failure.value.failure.kind == "upstream_unavailable"
     assert internet.site.seen == []
 
@@ -191,7 +193,7 @@ async def test_a_refusing_proxy_is_a_failure(internet: Internet, answer: bytes) 
         client_of(internet, proxy=f"http://127.0.0.1:{port}") as c,
     ):
         with pytest.raises(ToolFailure, match="cannot be reached") as failure:
-            await c.of("acme").send("POST", SITE, json={})
+            await c.client_for("acme").send("POST", SITE, json={})
 
     assert failure.value.failure.kind == "upstream_unavailable"
     assert "127.0.0.1" not in str(failure.value)
@@ -221,9 +223,9 @@ async def test_a_proxy_can_be_reached_over_https(internet: Internet) -> None:
     async with client_of(
         internet, proxy=f"https://localhost:{port}", ca_bundle=bundle
     ) as outbound_client:
-        reply = await outbound_client.of("acme").send("GET", "http://www.web.test/")
+        reply = await outbound_client.client_for("acme").send("GET", "http://www.web.test/")
         assert (reply.status, reply.body) == (200, b"{}")
     async with client_of(internet, proxy=f"https://localhost:{port}") as untrusting:
         with pytest.raises(ToolFailure, match="the way out of this network"):
-            await untrusting.of("acme").send("GET", "http://www.web.test/")
+            await untrusting.client_for("acme").send("GET", "http://www.web.test/")
     server.close()

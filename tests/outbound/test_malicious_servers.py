@@ -54,7 +54,7 @@ async def client_receiving(
 async def reply_of(outbound_client: OutboundClient) -> OutboundReply:
     async with asyncio.timeout(ANSWER_S):
         url: str = outbound_client.url  # type: ignore[attr-defined]
-        return await outbound_client.of("acme").send("GET", url, timeout_s=ANSWER_S * 2)
+        return await outbound_client.client_for("acme").send("GET", url, timeout_s=ANSWER_S * 2)
 
 
 INTERIM_ANSWERS = {

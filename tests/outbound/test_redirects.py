@@ -23,7 +23,9 @@ SECRETS = {
 async def send(
     outbound_client: OutboundClient, method: str = "GET", url: str = SITE, **options: Any
 ) -> OutboundReply:
-    return await outbound_client.of("acme").send(method, f"{url}/", **({"redirects": 5} | options))
+    return await outbound_client.client_for("acme").send(
+        method, f"{url}/", **({"redirects": 5} | options)
+    )
 
 
 async def test_a_redirect_is_not_followed_by_default(
@@ -32,7 +34,7 @@ async def test_a_redirect_is_not_followed_by_default(
     """The tool gets the redirect as the response."""
     internet.site.pages["/"] = redirect_answer(f"{OTHER_ORIGIN}/there")
 
-    reply = await outbound_client.of("acme").send("GET", f"{SITE}/")
+    reply = await outbound_client.client_for("acme").send("GET", f"{SITE}/")
 
     assert (reply.status, reply.headers["location"]) == (302, f"{OTHER_ORIGIN}/there")
     assert len(internet.site.seen) == 1

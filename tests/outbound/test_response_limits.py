@@ -34,7 +34,7 @@ def answers(body: bytes, coding: str = "") -> Page:
 
 
 async def get(outbound_client: OutboundClient, **options: Any) -> OutboundReply:
-    return await outbound_client.of("acme").send("GET", SITE, **options)
+    return await outbound_client.client_for("acme").send("GET", SITE, **options)
 
 
 def raw_deflate(data: bytes) -> bytes:

@@ -171,7 +171,7 @@ def test_tenants_without_secrets_share_one_redactor(stage: RedactionRunner) -> N
     """Ten thousand tenants without secrets need one automaton."""
     stage.secrets.states[None] = State(5, {"GATEPOST": "what-the-server-keeps"})
 
-    assert stage.redaction.of("acme") is stage.redaction.of("zeta")
+    assert stage.redaction.redactor_for("acme") is stage.redaction.redactor_for("zeta")
 
 
 @pytest.mark.requirement("P13")

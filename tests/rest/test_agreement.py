@@ -86,9 +86,9 @@ def test_a_list_is_encoded_once_for_each_permission_set() -> None:
     tools = [tool("one", frozenset("a"), strong=False), tool("two", frozenset(), strong=False)]
     registry = Registry(tools, obtainable=frozenset())
     descriptors = RestEndpoint(EndpointClient(tools).runner, registry).bridge._descriptors
-    first = descriptors.of(a_caller(scopes=frozenset("a")))
-    again = descriptors.of(a_caller(scopes=frozenset("az"), tenant_id="globex"))
-    fewer = descriptors.of(a_caller(scopes=frozenset("z")))
+    first = descriptors.describe_for(a_caller(scopes=frozenset("a")))
+    again = descriptors.describe_for(a_caller(scopes=frozenset("az"), tenant_id="globex"))
+    fewer = descriptors.describe_for(a_caller(scopes=frozenset("z")))
 
     assert first is again
     assert first != fewer

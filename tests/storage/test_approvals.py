@@ -90,7 +90,7 @@ async def test_a_used_request_allows_a_new_one_for_the_same_call(records: Record
 
     assert await approvals.find(b"b1") is None
     assert await approvals.open(approval(id="a2")) is None
-    assert [request.id for request in await approvals.past(None, 9)] == ["a1"]
+    assert [request.id for request in await approvals.ended(None, 9)] == ["a1"]
 
 
 async def test_a_decision_needs_the_current_revision(records: Records) -> None:
@@ -132,7 +132,7 @@ async def test_the_history_is_paged(records: Records) -> None:
         )
     seen: list[str] = []
     position: tuple[float, str] | None = None
-    while page := await approvals.past(position, 2):
+    while page := await approvals.ended(position, 2):
         seen += [request.id for request in page]
         position = (page[-1].changed_at, page[-1].id)
 
@@ -251,12 +251,12 @@ async def test_a_grant_is_found_only_for_its_caller_and_tool(records: Records) -
     await grants.add(stored_grant)
     issuer = stored_grant.issuer
 
-    assert await grants.of("pay", issuer, "alice", NOW) == [stored_grant]
-    assert await grants.of("pay", issuer, "bob", NOW) == []
-    assert await grants.of("look", issuer, "alice", NOW) == []
-    assert await grants.of("pay", "https://other", "alice", NOW) == []
-    assert await records.of("globex").grants.of("pay", issuer, "alice", NOW) == []
+    assert await grants.caller_grants("pay", issuer, "alice", NOW) == [stored_grant]
+    assert await grants.caller_grants("pay", issuer, "bob", NOW) == []
+    assert await grants.caller_grants("look", issuer, "alice", NOW) == []
+    assert await grants.caller_grants("pay", "https://other", "alice", NOW) == []
+    assert await records.of("globex").grants.caller_grants("pay", issuer, "alice", NOW) == []
     assert await grants.revoke("g1")
     assert not await grants.revoke("g1")
-    assert await grants.of("pay", issuer, "alice", NOW) == []
+    assert await grants.caller_grants("pay", issuer, "alice", NOW) == []
     assert not await grants.spend("g1", NOW)

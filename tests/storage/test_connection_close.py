@@ -55,7 +55,7 @@ def test_an_event_loop_ends_although_its_statements_were_cancelled(
 
     async def interrupted() -> None:
         records = await opened(f"sqlite:///{tmp_path}/records.db")
-        looking = asyncio.create_task(records.database.look(hold))
+        looking = asyncio.create_task(records.database.run_sync(hold))
         await asyncio.to_thread(hold.began.wait, LONG_WAIT_S)
         for _ in range(times):
             looking.cancel()
@@ -75,7 +75,7 @@ async def test_a_late_sqlite_statement_leaves_the_connection_usable(
     monkeypatch.setattr(database, "ANSWER_S", 0.1)
 
     with pytest.raises(StoreUnavailable, match="in time"):
-        await records.database.look(hold)
+        await records.database.run_sync(hold)
     hold.go.set()
     monkeypatch.setattr(database, "ANSWER_S", LONG_WAIT_S)
     assert await records.of("acme").idempotency.begin(idempotency_record(), now=0.0) is None
@@ -92,7 +92,7 @@ async def test_a_close_does_not_wait_for_a_disk_that_hangs(
     monkeypatch.setattr(database, "ANSWER_S", 0.1)
     monkeypatch.setattr(database, "OVER_S", 0.1)
     with pytest.raises(StoreUnavailable):
-        await records.database.look(hold)
+        await records.database.run_sync(hold)
 
     async with asyncio.timeout(LONG_WAIT_S):
         await records.aclose()

@@ -145,9 +145,9 @@ async def test_the_oldest_are_dropped(records: Records) -> None:
     await records.of("globex").outbox.add(outbox_message(created_at=0.0))
     acme = records.of("acme").outbox
 
-    assert await acme.shed(6) == []
-    assert sorted(await acme.shed(4)) == ["m0", "m1"]
-    assert await acme.shed(4) == []
+    assert await acme.drop_excess(6) == []
+    assert sorted(await acme.drop_excess(4)) == ["m0", "m1"]
+    assert await acme.drop_excess(4) == []
     assert await ids(records) == [f"acme/m{at}" for at in (2, 3, 4, 5)] + [
         "globex/msg_a1_requested"
     ]

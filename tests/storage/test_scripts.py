@@ -117,7 +117,7 @@ async def test_a_rejection_expires(records: Records) -> None:
 
     assert await replicas.there.rejection(FIRST_SCRIPT) is None
     assert await replicas.submit(FIRST_SCRIPT) == ["x = 1\n"]
-    assert await replicas.there.tidy() == 1
+    assert await replicas.there.remove_expired() == 1
     assert [key.key for key in await replicas.entries.all()] == [
         WAITING_PREFIX + FIRST_SCRIPT.digest
     ]

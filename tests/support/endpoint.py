@@ -226,7 +226,9 @@ class EndpointClient:
 
     def _context(self, call: Call) -> CallContext:
         tenant = call.caller.tenant_id
-        space = self.workspaces.of(tenant) if self.workspaces else TenantWorkspace(-1, tenant)
+        space = (
+            self.workspaces.for_tenant(tenant) if self.workspaces else TenantWorkspace(-1, tenant)
+        )
         return CallContext(
             caller=call.caller,
             request_id=call.request_id,
@@ -236,7 +238,7 @@ class EndpointClient:
             lasting=call.lasting,
             idempotency_key=call.idempotency_key,
             client=call.client,
-            changes=self.pubsub.of(tenant),
+            changes=self.pubsub.notifier_for(tenant),
             services=self.tool_services,
         )
 

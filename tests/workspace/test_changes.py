@@ -21,7 +21,7 @@ def workspaces(tmp_path: Path) -> Iterator[Workspaces]:
 
 @pytest.fixture
 def acme(workspaces: Workspaces) -> TenantWorkspace:
-    return workspaces.of("acme")
+    return workspaces.for_tenant("acme")
 
 
 @pytest.fixture
@@ -158,7 +158,8 @@ async def test_derived_files_are_stored_outside_the_workspace(
     """Each tenant has its own folder for them, which no path reaches and no quota counts."""
     await acme.usage()
     places = [
-        await space.in_cache(lambda folder, _: folder) for space in (acme, workspaces.of("globex"))
+        await space.in_cache(lambda folder, _: folder)
+        for space in (acme, workspaces.for_tenant("globex"))
     ]
     (places[0] / "index").write_bytes(b"x" * 100_000)
 

@@ -43,7 +43,7 @@ async def test_a_kill_leaves_whole_files_and_a_correct_usage_count(
     file_bytes = (root / "acme/folder/same").read_bytes()
     log = (root / "acme/log").read_bytes()
     spaces = Workspaces(root)
-    usage = await spaces.of("acme").usage()
+    usage = await spaces.for_tenant("acme").usage()
     spaces.close()
     entries_left = list((root / "acme").rglob("*"))
 

@@ -98,7 +98,7 @@ async def test_a_folder_that_turns_into_a_link_is_not_followed(
     for path in ("inner", "0/new", "1/kept"):
         (theirs / path).parent.mkdir(parents=True, exist_ok=True)
         (theirs / path).write_bytes(FOREIGN_BYTES)
-    acme = made_workspaces.of("acme")
+    acme = made_workspaces.for_tenant("acme")
     await acme.write("spot/inner", OWN_BYTES)
     link = tmp_path / "link"
     link.symlink_to(theirs)
@@ -123,7 +123,7 @@ async def test_a_folder_that_vanishes_during_a_walk_is_a_concurrent_change(
     made_workspaces: Workspaces, tmp_path: Path
 ) -> None:
     """The walk answers the tenant's own files or a refusal, and never an internal failure."""
-    acme = made_workspaces.of("acme")
+    acme = made_workspaces.for_tenant("acme")
     await acme.write("spot/inner", OWN_BYTES)
     await acme.write("deep/0/1/2/3/inner", OWN_BYTES)
 
@@ -157,7 +157,7 @@ async def test_a_file_that_turns_into_a_link_is_never_read_through(
 ) -> None:
     """A read returns the tenant's own content, and a write replaces the link."""
     (tmp_path / "theirs").write_bytes(FOREIGN_BYTES)
-    acme = made_workspaces.of("acme")
+    acme = made_workspaces.for_tenant("acme")
     await acme.write("spot", OWN_BYTES)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "theirs")

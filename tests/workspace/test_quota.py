@@ -52,7 +52,7 @@ async def test_concurrent_writes_never_exceed_the_quota(
     processes: list[Workspaces], root: Path
 ) -> None:
     """Of forty concurrent writes by two processes ten fit, and thirty are refused."""
-    spaces = [process.of("acme") for process in processes]
+    spaces = [process.for_tenant("acme") for process in processes]
     attempts = [
         asyncio.ensure_future(spaces[number % 2].write(f"{number}", b"x" * 1_000))
         for number in range(40)
@@ -66,7 +66,7 @@ async def test_folders_and_memories_count_against_the_quota(
     processes: list[Workspaces], root: Path
 ) -> None:
     """All places of a tenant share one quota; a refused write leaves no folders behind."""
-    acme = processes[0].of("acme")
+    acme = processes[0].for_tenant("acme")
     await acme.area("memory").write("note", b"x" * 100)
     await acme.write("a/b/c/d", b"1")
     await acme.make_folder("e/f")
@@ -75,12 +75,12 @@ async def test_folders_and_memories_count_against_the_quota(
         await acme.write("/".join("zyxwvutsrqponmlkj"), b"1")
 
     assert await acme.usage() == usage_on_disk(root) == WorkspaceUsage(101, 7)
-    assert await processes[0].of("globex").usage() == WorkspaceUsage(0, 0)
+    assert await processes[0].for_tenant("globex").usage() == WorkspaceUsage(0, 0)
 
 
 async def test_a_full_workspace_can_be_emptied(processes: list[Workspaces], root: Path) -> None:
     """Reading, deleting and smaller content still work; then writes succeed again."""
-    acme = processes[0].of("acme")
+    acme = processes[0].for_tenant("acme")
     await acme.write("a/big", b"x" * 10_000)
     with pytest.raises(ToolFailure) as full:
         await acme.append("a/big", b"x")
@@ -100,7 +100,7 @@ async def test_a_write_is_accepted_after_files_were_deleted_outside(
     processes: list[Workspaces], root: Path
 ) -> None:
     """An operator made room: the next write that would be refused looks first."""
-    acme = processes[0].of("acme")
+    acme = processes[0].for_tenant("acme")
     acme._home.usage_file._counted_at = 0.0  # the last count is long ago
     await acme.write("a", b"x" * 10_000)
     acme._home.usage_file._counted_at = -1e9
@@ -115,7 +115,7 @@ async def test_a_write_is_accepted_after_files_were_deleted_outside(
 async def test_a_damaged_usage_count_is_recomputed(root: Path, leftover: bytes) -> None:
     """The server counts the files again if the count is damaged, and removes half-written files."""
     first = Workspaces(root)
-    await first.of("acme").write("a", b"123")
+    await first.for_tenant("acme").write("a", b"123")
     first.close()
     (root / ".gatepost/acme/.usage").write_bytes(leftover)
     (root / "acme/.0123456789abcdef.partial").write_bytes(b"half")
@@ -123,16 +123,16 @@ async def test_a_damaged_usage_count_is_recomputed(root: Path, leftover: bytes) 
     deep.mkdir(parents=True)
     (deep / "c").symlink_to("/etc")
     second = Workspaces(root)
-    await second.of("acme").write("b", b"45")
+    await second.for_tenant("acme").write("b", b"45")
 
-    assert await second.of("acme").usage() == usage_on_disk(root) == WorkspaceUsage(5, 2)
+    assert await second.for_tenant("acme").usage() == usage_on_disk(root) == WorkspaceUsage(5, 2)
     second.close()
 
 
 async def test_a_cancelled_write_leaves_the_old_or_the_new_content(root: Path) -> None:
     """There is no other file."""
     spaces = Workspaces(root)
-    acme: TenantWorkspace = spaces.of("acme")
+    acme: TenantWorkspace = spaces.for_tenant("acme")
     await acme.write("a", b"old")
     for _ in range(20):
         writing = asyncio.ensure_future(acme.write("a", b"new" * 300_000))
@@ -152,7 +152,7 @@ async def test_a_workspace_locked_by_another_process_is_reported_as_busy(
     """Reads still work, and the change may be retried."""
     monkeypatch.setattr(usage, "LOCK_S", 0.0)
     spaces = Workspaces(root)
-    acme = spaces.of("acme")
+    acme = spaces.for_tenant("acme")
     await acme.write("a", b"1")
     handle = os.open(root / ".gatepost/acme/.usage", os.O_RDWR)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -171,7 +171,7 @@ async def test_a_write_error_of_the_disk_is_explained(
 ) -> None:
     """No room or no permission: the model gets a sentence, and no half-written file stays."""
     spaces = Workspaces(root)
-    acme = spaces.of("acme")
+    acme = spaces.for_tenant("acme")
     await acme.write("a", b"1")
     for number, says in (
         (errno.ENOSPC, "no room left"),

@@ -40,7 +40,7 @@ def workspaces(root: Path, request: pytest.FixtureRequest) -> Iterator[Workspace
 
 @pytest.fixture
 def acme(workspaces: Workspaces) -> TenantWorkspace:
-    return workspaces.of("acme")
+    return workspaces.for_tenant("acme")
 
 
 async def test_a_written_file_can_be_read(acme: TenantWorkspace, root: Path) -> None:
@@ -110,8 +110,8 @@ async def test_a_tenant_never_reaches_another_tenants_files(
     workspaces: Workspaces, root: Path
 ) -> None:
     """Neither a name nor a link in place of a file or folder leads to another tenant."""
-    await workspaces.of("globex").write("secret", b"theirs")
-    acme = workspaces.of("acme")
+    await workspaces.for_tenant("globex").write("secret", b"theirs")
+    acme = workspaces.for_tenant("acme")
     await acme.write("mine", b"ours")
     (root / "acme/file").symlink_to(root / "globex/secret")
     (root / "acme/folder").symlink_to(root / "globex")
@@ -138,7 +138,7 @@ async def test_a_tenants_folder_that_is_a_link_is_not_followed(
     (root / "acme").symlink_to(root / "elsewhere")
 
     with pytest.raises(ToolFailure):
-        await workspaces.of("acme").write("a", b"x")
+        await workspaces.for_tenant("acme").write("a", b"x")
     assert list((root / "elsewhere").iterdir()) == []
 
 
@@ -210,7 +210,7 @@ async def test_a_listing_has_only_readable_files_and_follows_no_link(
 ) -> None:
     """Links, pipes, half-written files and names that no path may hold are left out."""
     await acme.write("kept.txt", b"x")
-    await workspaces.of("globex").write("secret.txt", b"x")
+    await workspaces.for_tenant("globex").write("secret.txt", b"x")
     home = root / "acme"
     (home / "elsewhere").symlink_to(root / "globex")
     (home / "link.txt").symlink_to(root / "globex/secret.txt")
@@ -291,7 +291,7 @@ async def test_a_pack_has_its_own_folder_outside_the_workspace(
     workspaces: Workspaces, root: Path
 ) -> None:
     """No path of the workspace leads there, and each tenant has its own."""
-    acme, globex = workspaces.of("acme"), workspaces.of("globex")
+    acme, globex = workspaces.for_tenant("acme"), workspaces.for_tenant("globex")
     await acme.area("memory").write("a", b"ours")
     await globex.area("memory").write("a", b"theirs")
 
@@ -351,7 +351,7 @@ async def test_workspace_paths_with_control_or_reordering_characters_are_refused
     tmp_path: Path, mark: str
 ) -> None:
     """With such a character, `txt.exe` looks like `exe.txt` to an approver."""
-    workspace = Workspaces(tmp_path).of("acme")
+    workspace = Workspaces(tmp_path).for_tenant("acme")
 
     with pytest.raises(ToolFailure, match="control characters"):
         await workspace.write(f"report{mark}fdp.csv", b"")

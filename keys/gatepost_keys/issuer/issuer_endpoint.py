@@ -81,13 +81,13 @@ class IssuerEndpoint:
         if self.audience is AllowedOrigins.PUBLIC:
             return None
         origin = headers.get("origin")
-        if origin is not None and not self._may(origin, hosts[0].lower()):
+        if origin is not None and not self._is_allowed(origin, hosts[0].lower()):
             return wire.refuse("This web origin may not use the development issuer", 403)
         if self.audience is AllowedOrigins.ISSUER_PAGES and not _is_page(headers):
             return wire.refuse("The pages of this issuer cannot be embedded", 403)
         return None
 
-    def _may(self, origin: str, host: str) -> bool:
+    def _is_allowed(self, origin: str, host: str) -> bool:
         if self.audience is AllowedOrigins.ISSUER_PAGES:
             return origin == f"{self.scheme}://{host}"
         if origin in self.origins:

@@ -256,7 +256,7 @@ class AuditEvents:
         """
         if not self._settings.enabled:
             return
-        clean = self._redaction.of(tenant).clean
+        clean = self._redaction.redactor_for(tenant).clean
         side = {name: text(clean(value)) for name, value in (private or {}).items()}
         if person is not None:
             side["about"] = encode(person)
@@ -283,7 +283,10 @@ class AuditEvents:
         """Record a call that claimed another tenant; repeated ones of a caller are counted."""
         if not self._settings.enabled:
             return
-        caller, reason = call.caller, self._redaction.of(call.caller.tenant_id).clean(claimed)
+        caller, reason = (
+            call.caller,
+            self._redaction.redactor_for(call.caller.tenant_id).clean(claimed),
+        )
         if not self.refusals.count(MISMATCH, call, perf_counter(), reason):
             await self.note(
                 caller.tenant_id,

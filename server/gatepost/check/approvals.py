@@ -32,7 +32,7 @@ def problems(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     for at, rule in enumerate(settings.rules):
         table = f"approvals.rules[{at}]"
         yield from _condition(rule, table)
-        yield from _by(rule, table, roles)
+        yield from _approver_problems(rule, table, roles)
         yield from _people(rule, table)
     yield from _numbers(settings)
     yield from _patterns(settings, loaded_packs)
@@ -59,7 +59,7 @@ def _condition(rule: ApprovalRule, table: str) -> Iterator[Problem]:
         )
 
 
-def _by(rule: ApprovalRule, table: str, roles: set[str]) -> Iterator[Problem]:
+def _approver_problems(rule: ApprovalRule, table: str, roles: set[str]) -> Iterator[Problem]:
     for at, entry in enumerate(rule.by):
         setting = f"{table}.by[{at}]"
         role = entry.removeprefix(ROLE)

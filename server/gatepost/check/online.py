@@ -175,7 +175,7 @@ class IssuerCheck:
         if not is_introspected(self._trusted):
             return ""
         try:
-            await self._introspectors.of(self._trusted).ask(secrets.token_urlsafe(32))
+            await self._introspectors.introspector_for(self._trusted).ask(secrets.token_urlsafe(32))
         except InvalidToken as refusal:
             if refusal.reason == "inactive":
                 return "introspection answers"

@@ -46,7 +46,7 @@ class RemoteDocuments:
         fetcher = Fetcher(development=False, network=self._network)
         client = OutboundClient(self._network, tls=fetcher.tls)
         try:
-            reply: OutboundReply = await client.of(SERVER_TENANT).send(
+            reply: OutboundReply = await client.client_for(SERVER_TENANT).send(
                 "GET", url, timeout_s=FETCH_S, max_bytes=MAX_BYTES, redirects=REDIRECTS
             )
         finally:

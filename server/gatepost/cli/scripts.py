@@ -211,7 +211,7 @@ def with_scripts(path: Path, tenant: str, do: Callable[[TenantScripts], Awaitabl
         workspaces = Workspaces(Path(config.workspace.root))
         try:
             approvals = ScriptApprovals(services.service.records.of(tenant).entries(SUBJECT))
-            sources = tuple(sources_of(config, workspaces.of(tenant)))
+            sources = tuple(sources_of(config, workspaces.for_tenant(tenant)))
             return await do(TenantScripts(approvals, sources, tenant, services.scripts))
         finally:
             workspaces.close()

@@ -99,7 +99,7 @@ class TokenClient:
             **members,
         )
         try:
-            reply = await self._outbound.of(self._tenant).send(
+            reply = await self._outbound.client_for(self._tenant).send(
                 "POST",
                 endpoint.url,
                 content=body.encode(),
@@ -121,7 +121,7 @@ class TokenClient:
         if settings.token_endpoint:
             return TokenEndpoint(settings.token_endpoint, settings.issuer)
         if self._cached_endpoint is None or self._clock() >= self._found_until:
-            sender, issuer, resource = self._outbound.of(self._tenant), settings.issuer, ""
+            sender, issuer, resource = self._outbound.client_for(self._tenant), settings.issuer, ""
             if not issuer:
                 issuer, resource = await discovered(sender, self._url)
             self._cached_endpoint = TokenEndpoint(

@@ -75,7 +75,9 @@ def difference(
         return Difference(too_long=True)
     rows = list(_rows(changed_old, changed_new, head))
     return Difference(
-        rows=tuple(_folded([*_same(old, 0, 0, head), *rows, *_tail(old, new, tail)], context)),
+        rows=tuple(
+            _folded([*_same_lines(old, 0, 0, head), *rows, *_tail(old, new, tail)], context)
+        ),
         removed=sum(1 for row in rows if row.kind == "gone"),
         new=sum(1 for row in rows if row.kind == "new"),
     )
@@ -90,13 +92,13 @@ def _shared(first: Sequence[str], second: Sequence[str]) -> int:
     return count
 
 
-def _same(lines: Sequence[str], before: int, after: int, count: int) -> Iterator[DiffLine]:
+def _same_lines(lines: Sequence[str], before: int, after: int, count: int) -> Iterator[DiffLine]:
     for at in range(count):
         yield DiffLine("same", lines[before + at], before + at + 1, after + at + 1)
 
 
 def _tail(old: Sequence[str], new: Sequence[str], count: int) -> Iterator[DiffLine]:
-    return _same(old, len(old) - count, len(new) - count, count)
+    return _same_lines(old, len(old) - count, len(new) - count, count)
 
 
 def _rows(old: Sequence[str], new: Sequence[str], offset: int) -> Iterator[DiffLine]:

@@ -50,7 +50,7 @@ class FilePreviews:
     ) -> None:
         self._workspace_of, self._redaction, self._settings = workspace_of, redaction, settings
 
-    async def of(self, request: ApprovalRequest, tool: Tool | None) -> FileChange | None:
+    async def preview(self, request: ApprovalRequest, tool: Tool | None) -> FileChange | None:
         """Return the file that this call would write; None if it is not known."""
         writing = None if tool is None else tool.writes
         if writing is None or request.kind != "call":
@@ -70,8 +70,8 @@ class FilePreviews:
             reason = f"The file is too large to compare ({head.size:,} bytes)."
             return FileChange(path=path, exists=True, why=reason)
         await self._redaction.prepare(request.tenant)
-        redactor = self._redaction.of(request.tenant)
-        after = _after(writing, arguments)
+        redactor = self._redaction.redactor_for(request.tenant)
+        after = _content_after(writing, arguments)
         return await asyncio.to_thread(_compared, path, head.data, after, redactor)
 
 
@@ -89,7 +89,7 @@ def _compared(
     return FileChange(path=path, exists=True, change=change, secrets=MARK in shown_text)
 
 
-def _after(writing: FileWrite, arguments: Arguments) -> Callable[[bytes], bytes]:
+def _content_after(writing: FileWrite, arguments: Arguments) -> Callable[[bytes], bytes]:
     """Return a function from a file's current content to its content after the call."""
     after = writing.after
     if after is None:

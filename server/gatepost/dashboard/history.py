@@ -31,7 +31,7 @@ class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
         if self.tool and not _is_match(self.tool, request.tool, request.title):
             return False
         people = [request.caller, *(decision.by for decision in request.decisions)]
-        return not self.person or any(_is(self.person, party) for party in people)
+        return not self.person or any(_matches_party(self.person, party) for party in people)
 
     def query(self, **changes: str) -> str:
         """Return the filter as a URL query."""
@@ -87,7 +87,7 @@ class HistoryPage:
         return matching, before
 
 
-def _is(name: str, party: DisplayedParty) -> bool:
+def _matches_party(name: str, party: DisplayedParty) -> bool:
     return _is_match(name, party.name, party.subject, party.client_id or "")
 
 

@@ -54,7 +54,7 @@ OUTCOMES: Mapping[str, str] = {
 }
 
 
-def teach(environment: jinja2.Environment) -> None:
+def add_filters(environment: jinja2.Environment) -> None:
     """Add the filters and labels to the templates' environment."""
     environment.filters |= {
         "pieces": escaping.pieces,

@@ -37,7 +37,7 @@ class LiveInbox:
         pages = self._tenants.get(tenant)
         if pages is None:
             pages = self._tenants[tenant] = _OpenPages()
-            pages.task = started("live", lambda: self._look(tenant, pages))
+            pages.task = started("live", lambda: self._follow(tenant, pages))
         pages.number += 1
         seen_version = 0
         try:
@@ -58,7 +58,7 @@ class LiveInbox:
             pages.task.cancel()
             self._closing.keep(pages.task)
 
-    async def _look(self, tenant: str, pages: "_OpenPages") -> None:
+    async def _follow(self, tenant: str, pages: "_OpenPages") -> None:
         async with WakeUps(partial(self._shared_store.of(tenant).follow, TOPIC)) as wake_ups:
             while True:
                 try:

@@ -28,7 +28,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
     layout, approvals = PageLayout(view), services.approvals
     live = LiveInbox(approvals, services.shared_store)
     tables = by_type(config.packs, config.network)
-    targets = FilePreviews(services.workspaces.of, services.redaction, tables.__getitem__)
+    targets = FilePreviews(services.workspaces.for_tenant, services.redaction, tables.__getitem__)
     inbox = InboxPage(layout, approvals, live)
     history, grants = HistoryPage(layout, approvals), GrantsPage(layout, approvals)
     review = RequestPage(

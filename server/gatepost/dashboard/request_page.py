@@ -201,7 +201,7 @@ class RequestPage:
             values |= {
                 "arguments": argument_tree.read(request.arguments),
                 "edited": argument_tree.read(request.edited) if request.edited else None,
-                "target": await self._targets.of(request, tool) if is_open else None,
+                "target": await self._targets.preview(request, tool) if is_open else None,
             }
         values["after_all"] = (
             request.kind == "script"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Container
 import jinja2
 import markupsafe
 
-from gatepost.dashboard.labels import NAVIGATION, teach
+from gatepost.dashboard.labels import NAVIGATION, add_filters
 from gatepost.dashboard.page import PageRequest, PageResponse, rendered_page
 
 TOKEN_FIELD = "csrf"  # noqa: S105 - the field's name
@@ -31,7 +31,7 @@ class Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        teach(self.environment)
+        add_filters(self.environment)
         self._asset = asset
 
     def lead_to(self, paths: Container[str]) -> None:

@@ -230,7 +230,7 @@ class IssuerProbe:
             proposal.set("introspection", settings, reason)
             [trusted] = IssuerRegistry([proposal.settings]).issuers
             try:
-                return await introspectors.of(trusted).ask(self._request.token)
+                return await introspectors.introspector_for(trusted).ask(self._request.token)
             except IssuerUnavailable as error:
                 refusal = refusal or error
             except AuthError as error:

@@ -204,9 +204,9 @@ class Acceptor:
             # One search goes through twenty thousand connections, and its result serves the next
             # few hundred.
             self._look_at = now + AGAIN_S
-            self._look()
+            self._find_idle()
 
-    def _look(self) -> None:
+    def _find_idle(self) -> None:
         before = self._loop.time() - IDLE_S
         idle = (
             (since, connection)

@@ -84,7 +84,7 @@ async def read_body_of(caller: TenantContext, receive: Receive, limit: int) -> b
             arrived = len(message.get("body", b""))
             size += arrived
             _arriving.add(owner, arrived)
-            of_caller, of_tenant = _arriving.of(owner)
+            of_caller, of_tenant = _arriving.bytes_of(owner)
             if of_caller > LARGE_BODIES * limit or of_tenant > AT_ONCE_OF_TENANT * limit:
                 raise TooManyWaiting
         return message

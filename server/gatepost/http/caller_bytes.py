@@ -12,7 +12,7 @@ class CallerBytes:
     def __init__(self) -> None:
         self._bytes: Counter[OwnerKey | str] = Counter()
 
-    def of(self, owner: OwnerKey) -> tuple[int, int]:
+    def bytes_of(self, owner: OwnerKey) -> tuple[int, int]:
         """Return the bytes of a caller, and of all callers of its tenant."""
         return self._bytes[owner], self._bytes[owner[0]]
 

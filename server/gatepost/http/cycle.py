@@ -39,7 +39,7 @@ class EncodedHead:
         self.default: Any = None
         self.lines: bytes | None = None
 
-    def of(self, status: int, fields: Fields, default: Fields) -> bytes | None:
+    def encode(self, status: int, fields: Fields, default: Fields) -> bytes | None:
         """
         Return the status line and the lines of *fields* and *default*.
 
@@ -186,7 +186,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
         cached = STREAM_HEAD if is_stream else OK_HEAD if status == OK else REFUSAL_HEAD
         head = cached.lines
         if fields is not cached.fields or default is not cached.default or status != cached.status:
-            head = cached.of(status, fields, default)
+            head = cached.encode(status, fields, default)
         if head is None:
             return False
         self.response_started = True

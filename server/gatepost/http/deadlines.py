@@ -100,7 +100,7 @@ class HeadWatch:
         else:
             self.arm()
 
-    def stray(self, size: int) -> None:
+    def count_trailer(self, size: int) -> None:
         """Count bytes that are neither head nor body: the fields behind a chunked body."""
         self.received += size
         if self.received > self._config.deadlines.max_head_bytes + HEAD_LINES_BYTES:
@@ -143,7 +143,7 @@ class IdleWatch:
 
     def arm(self) -> None:
         """Start the timer of a new connection."""
-        self._timer = self._loop.call_later(self._limit_s, self._look)
+        self._timer = self._loop.call_later(self._limit_s, self._check)
 
     def leave(self) -> None:
         """Stop the timer of a closed connection, and forget the connection."""
@@ -151,12 +151,12 @@ class IdleWatch:
             self._timer.cancel()
         self._protocol = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         remaining_s = self._limit_s
         if self.since is not None:
             remaining_s += self.since - self._loop.time()
         if remaining_s > 0:
-            self._timer = self._loop.call_later(remaining_s, self._look)
+            self._timer = self._loop.call_later(remaining_s, self._check)
         else:
             self._timer = None
             self._protocol.flow.drop()

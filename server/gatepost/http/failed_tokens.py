@@ -70,7 +70,7 @@ class FailedTokenLimit:
         key = peer_key(scope)
         bucket = self._peers.get(key)
         if bucket is None:
-            bucket = self._peers[key] = Bucket.of(self._rate, self._burst, now)
+            bucket = self._peers[key] = Bucket.full(self._rate, self._burst, now)
         bucket.charge(now, bucket.each_s)
         bucket.forgive(now)  # more failures do not make the peer wait longer
         self._peers.move_to_end(key)

@@ -38,7 +38,7 @@ class DescriptorLimits(msgspec.Struct, frozen=True):
     """From this number on, no connection is accepted if none is idle."""
 
     @classmethod
-    def of(cls, limit: int, *, share: int = 2) -> "DescriptorLimits":
+    def from_limit(cls, limit: int, *, share: int = 2) -> "DescriptorLimits":
         """Return the limits; `full` leaves 1/*share* of the spare descriptors free."""
         spare = min(max(limit // 8, MIN_SPARE), MAX_SPARE)
         return cls(max(limit - spare, 1), max(limit - spare // share, 1))
@@ -47,7 +47,7 @@ class DescriptorLimits(msgspec.Struct, frozen=True):
     def of_process(cls, *, share: int = 2) -> "DescriptorLimits":
         """Return the limits for this process."""
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return cls.of(UNLIMITED if soft == resource.RLIM_INFINITY else soft, share=share)
+        return cls.from_limit(UNLIMITED if soft == resource.RLIM_INFINITY else soft, share=share)
 
     def is_full(self, any_open: int) -> bool:
         """Return whether no connection fits; *any_open* is a descriptor to query the system."""

@@ -242,9 +242,9 @@ class ResponseFlow(FlowControl):
     def _watch(self) -> None:
         self._unread_before = self._unread()
         window_s = self._answers.limits.window_s
-        self._timer = asyncio.get_running_loop().call_later(window_s, self._look)
+        self._timer = asyncio.get_running_loop().call_later(window_s, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         limits = self._answers.limits
         if self._unread_before - self._unread() >= max(1, limits.bytes_per_s * limits.window_s):
             self._watch()

@@ -134,7 +134,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
             self._watch.count(len(data))
         elif not self._in_body and self._is_waiting():
             # The parser collects a trailer's value without limit, and copies it for every packet.
-            self._watch.stray(len(data))
+            self._watch.count_trailer(len(data))
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         task = asyncio.Task(app(cycle.scope, cycle.receive, cycle), loop=self.loop, name=REQUEST)

@@ -40,7 +40,7 @@ class ChangePubSub:
         self._shared_store = shared_store
         self._subscribers: dict[str, ChangeSubscribers] = {}
 
-    def of(self, tenant: str) -> "TenantChangeNotifier":
+    def notifier_for(self, tenant: str) -> "TenantChangeNotifier":
         """Return the publisher of this tenant's changes; this is cheap."""
         return TenantChangeNotifier(self._shared_store, tenant)
 
@@ -146,15 +146,15 @@ class TenantChangeNotifier(msgspec.Struct, frozen=True):
 
     async def listed(self, list_name: ListName) -> None:
         """Publish that a list changed."""
-        await self._tell(ChangeNotification(list_name))
+        await self._publish(ChangeNotification(list_name))
 
     async def updated(self, uri: str) -> None:
         """Publish that the content of a resource changed."""
-        await self._tell(ChangeNotification("document", uri))
+        await self._publish(ChangeNotification("document", uri))
 
     async def moved(self, task_id: str) -> None:
         """Publish that the state of a task changed."""
-        await self._tell(ChangeNotification("task", task_id))
+        await self._publish(ChangeNotification("task", task_id))
 
-    async def _tell(self, change: ChangeNotification) -> None:
+    async def _publish(self, change: ChangeNotification) -> None:
         await self.shared_store.of(self.tenant).publish(TOPIC, _encode(change))

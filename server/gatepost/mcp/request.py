@@ -350,7 +350,7 @@ def check_routed(headers: Headers, tool: Tool, arguments: bytes) -> None:
         raise JsonRpcError(INVALID_PARAMS, "params.arguments cannot be read") from None
     for routed in tool.routed:
         name = f"Mcp-Param-{routed.header}"
-        value = _at(values, routed.path)
+        value = _member_at(values, routed.path)
         header = headers.get(name.lower().encode())
         if value is None:
             if header is not None:
@@ -362,7 +362,7 @@ def check_routed(headers: Headers, tool: Tool, arguments: bytes) -> None:
             raise mismatch(name, ".".join(routed.path))
 
 
-def _at(values: Any, path: tuple[str, ...]) -> Any:
+def _member_at(values: Any, path: tuple[str, ...]) -> Any:
     for name in path:
         if not isinstance(values, dict):
             return None

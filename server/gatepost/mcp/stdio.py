@@ -147,7 +147,7 @@ class Stdio:
         elif message.method is not None and message.id is not None:
             await self._request(line, message, message.id)
         else:
-            await self._tell(line, message)
+            await self._handle_unanswered(line, message)
 
     async def refuse(self, refusal: JsonRpcError) -> None:
         """Send a refusal for input that is not a message."""
@@ -205,7 +205,7 @@ class Stdio:
             self._running[answer] = None
             answer.add_done_callback(self._running.pop)
 
-    async def _tell(self, line: bytes, message: IncomingMessage) -> None:
+    async def _handle_unanswered(self, line: bytes, message: IncomingMessage) -> None:
         """Handle a notification or a response; neither is ever answered (J-05)."""
         params, _ = read_params(message.params)
         if message.method == CANCELLED and params.request_id is not UNSET:

@@ -37,7 +37,7 @@ class ConnectionPools:
         self._retired = False
 
     @asynccontextmanager
-    async def of(self, key: PoolKey) -> AsyncIterator[PinningTransport]:
+    async def transport_for(self, key: PoolKey) -> AsyncIterator[PinningTransport]:
         """Return the transport of a pool, which stays open for the duration of the block."""
         # Removed and inserted again, so that the mapping is in the order of use.
         line = self._lines.pop(key, None) or TenantConnections(self._make(key))

@@ -114,7 +114,9 @@ class OutboundClient:
             limits=UPSTREAM_CONNECTIONS if key.upstream else CONNECTIONS,
         )
 
-    def of(self, tenant: str, correlation: str | None = None, *, upstream: str = "") -> "Sender":
+    def client_for(
+        self, tenant: str, correlation: str | None = None, *, upstream: str = ""
+    ) -> "Sender":
         """Return the HTTP client for one call of *tenant*, or for requests to its *upstream*."""
         return Sender(self, tenant, correlation, upstream)
 
@@ -197,7 +199,7 @@ class Sender:
         """Send a checked request, and yield its answer, whose body is not read yet."""
         secure = outbound.where.scheme == "https"
         key = PoolKey(self._tenant, secure, self._upstream)
-        async with self._lines.of(key) as transport:
+        async with self._lines.transport_for(key) as transport:
             answer = await transport.handle_async_request(
                 outbound.request(self._fields(outbound.url), timeout_s)
             )

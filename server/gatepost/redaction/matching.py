@@ -42,7 +42,7 @@ class SecretMatch(Protocol):
     effort: int
     """The cost of verifying a hit."""
 
-    def at(self, text: bytes, position: int) -> SecretSpan | None:
+    def match_at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span if the window at *position* is a match, otherwise None."""
 
     def exact(self, text: bytes, position: int) -> SecretSpan | None:
@@ -74,7 +74,7 @@ class Literal:
             return None
         return SecretSpan(start, start + len(self.whole), self.name)
 
-    def at(self, text: bytes, position: int) -> SecretSpan | None:
+    def match_at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
         start = position - self._offset
         if start < 0 or not text.startswith(self.whole, start):
@@ -102,7 +102,7 @@ class Hex:
         self.length = len(pattern)
         self.effort = _effort(pattern)
 
-    def at(self, text: bytes, position: int) -> SecretSpan | None:
+    def match_at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
         start = position - self._offset
         end = start + len(self.whole)
@@ -110,7 +110,7 @@ class Hex:
             return None
         return SecretSpan(start, end, self.name)
 
-    exact = at
+    exact = match_at
 
 
 KnownMatch = Literal | Hex
@@ -162,7 +162,7 @@ class Shape:
     def __init__(self, name: str, window: bytes, form: bytes) -> None:
         self.name, self.window, self._form = name, window, form
 
-    def at(self, text: bytes, position: int) -> SecretSpan | None:
+    def match_at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
         match = compiled(self._form).match(text, position)
         if match is None:
@@ -180,9 +180,9 @@ class BasicCredentials(Shape):
 
     __slots__ = ()
 
-    def at(self, text: bytes, position: int) -> SecretSpan | None:
+    def match_at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
-        span = super().at(text, position)
+        span = super().match_at(text, position)
         if span is None:
             return None
         try:
@@ -192,7 +192,7 @@ class BasicCredentials(Shape):
         return span if ":" in decoded and decoded.isprintable() else None
 
 
-class Enclosed:
+class EnclosedSecret:
     """A token of that form in base64, *lead* bytes into a group of three."""
 
     doubt, effort = 20, 1
@@ -205,7 +205,7 @@ class Enclosed:
         self._lead, self._max_digits = lead, MAX_DIGITS if may_be_long else USUAL_DIGITS
         self.window = base64_core(opening, lead)[0]
 
-    def at(self, text: bytes, position: int) -> SecretSpan | None:
+    def match_at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
         begin = position - (self._lead and self._lead + 1)
         match = None if begin < 0 else _BEHIND.match(text, begin, begin + self._max_digits)
@@ -353,10 +353,12 @@ def shapes() -> Iterator[SecretMatch]:
                 continue
             may_be_long = name == "PRIVATE_KEY"
             yield from (
-                Enclosed(name, opening, lead, inner, may_be_long=may_be_long) for lead in range(3)
+                EnclosedSecret(name, opening, lead, inner, may_be_long=may_be_long)
+                for lead in range(3)
             )
         if name == "JWT":
             for opening in _HEADERS:
                 yield from (
-                    Enclosed(name, opening, lead, inner, may_be_long=True) for lead in range(3)
+                    EnclosedSecret(name, opening, lead, inner, may_be_long=True)
+                    for lead in range(3)
                 )

@@ -356,7 +356,7 @@ class TenantRedactors(Protocol):
     def redactors(self) -> Iterable[Redactor]:
         """Return all redactors."""
 
-    def of(self, tenant: str | None) -> Redactor:
+    def redactor_for(self, tenant: str | None) -> Redactor:
         """Return that of a tenant, which also knows the server's own secrets."""
 
 
@@ -383,6 +383,6 @@ def cleaned_for_log(text: str, tenant: str = "") -> str:
     if call is not None and not call.over:
         return cleaned_text(text, call.now())
     for holder in [*_holders]:
-        for redactor in [holder.of(tenant)] if tenant else [*holder.redactors()]:
+        for redactor in [holder.redactor_for(tenant)] if tenant else [*holder.redactors()]:
             text = cleaned_text(text, redactor)
     return _PLAIN.clean(text)

@@ -352,7 +352,7 @@ class Automaton:
                 if doubt_left < mark.doubt:
                     yield SecretSpan(start, end, mark.name, False)
                     continue
-                span = mark.at(text, start)
+                span = mark.match_at(text, start)
                 if span is None:
                     doubt_left -= mark.doubt
                     continue

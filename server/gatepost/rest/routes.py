@@ -96,7 +96,7 @@ class RestRoutes:
         await self._exchange.count(caller_of(scope))
         caller, _ = self._exchange.admit(scope)
         await self._registry.prepare(caller)
-        return RestResponse(200, self._descriptors.of(caller))
+        return RestResponse(200, self._descriptors.describe_for(caller))
 
     async def _unknown(self, caller: TenantContext, name: str) -> RestRefusal:
         # The answer is the same for an unknown tool and for one that this caller cannot reach.

@@ -213,7 +213,7 @@ class Descriptors:
         # The same names may be other tools of another tenant.
         self._lists: WeakKeyDictionary[OfferSet, dict[tuple[str, ...], bytes]] = WeakKeyDictionary()
 
-    def of(self, caller: TenantContext) -> bytes:
+    def describe_for(self, caller: TenantContext) -> bytes:
         """Return the JSON array of tools that the caller may call, by name; raises RestRefusal."""
         visible = self._registry.visible(caller)
         tools = [tool for tool in visible.tools if self._may(caller, tool)]

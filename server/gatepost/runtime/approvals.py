@@ -50,7 +50,7 @@ class ApprovalServices:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._shared_store, self._redaction = shared_store, redaction
-        self.webhook = Webhook(lambda: outbound.of(SERVER_TENANT))
+        self.webhook = Webhook(lambda: outbound.client_for(SERVER_TENANT))
         self.outbox = OutboxSender(records, self.webhook)
         self._notifications: ChannelNotifications | None = None
         self._clock = clock

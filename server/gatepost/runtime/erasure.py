@@ -109,7 +109,7 @@ class TenantErasure:
 
     def _is_foreign(self) -> bool:
         """Return whether another program owns the folder, such as a user's below `/home`."""
-        with suppress(FileNotFoundError), closing(_Folder.at(self._root)) as root:
+        with suppress(FileNotFoundError), closing(_Folder.open(self._root)) as root:
             return is_foreign_folder(root.handle, self.tenant, resolver_of())
         return False
 
@@ -135,7 +135,7 @@ class TenantErasure:
         """
         size = files = 0
         foreign = self._is_foreign()
-        with suppress(FileNotFoundError), closing(_Folder.at(self._root)) as root:
+        with suppress(FileNotFoundError), closing(_Folder.open(self._root)) as root:
             root.make(PRIVATE)
             with closing(root.subfolder(PRIVATE)) as private:
                 private.make(self.tenant)
@@ -167,7 +167,7 @@ class _Folder:
         self.handle = handle
 
     @classmethod
-    def at(cls, root: Path) -> "_Folder":
+    def open(cls, root: Path) -> "_Folder":
         return cls(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def subfolder(self, name: str) -> "_Folder":

@@ -48,6 +48,7 @@ from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.access import AccessLog, RequestMetrics
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.api import Call, Outcome
+from gatepost.tools.context import ChangeNotifier, Workspace
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import CallContexts, Runner
@@ -114,7 +115,7 @@ class Services:
         self.keys, self.verdicts = IssuerKeySets(self.fetcher), VerdictCache()
         self.session_registry = SessionRegistry(records, shared_store, clock=clock)
         self.workspaces = workspaces_of(config)
-        self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.pubsub.of(tenant)))
+        self._of_tenant = cache(self._shared_of)
         """The shared objects of a tenant's calls, for as many tenants as there are workspaces."""
         self.secrets = SecretCache(SecretStore(records, keyring))
         self.redaction = Redaction(self.secrets)
@@ -136,6 +137,9 @@ class Services:
         self.upstreams = UpstreamLoader(self, self.pubsub, lambda: self.revocations.suspended)
         self._source_of = source_of or upstream_offers
         self.apply(config, loaded_packs)
+
+    def _shared_of(self, tenant: str) -> tuple[Workspace, ChangeNotifier]:
+        return self.workspaces.for_tenant(tenant), self.pubsub.notifier_for(tenant)
 
     def _access_log_for(self, config: Config) -> AccessLog:
         return AccessLog(

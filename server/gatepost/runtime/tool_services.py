@@ -61,7 +61,7 @@ class TenantToolServices:
 
     def http(self, ctx: CallContext) -> Outbound:
         """Implement `ToolServices`."""
-        return self._outbound.of(ctx.caller.tenant_id, ctx.correlation)
+        return self._outbound.client_for(ctx.caller.tenant_id, ctx.correlation)
 
     def entries(self, ctx: CallContext, subject: str) -> Entries:
         """Implement `ToolServices`."""

@@ -76,12 +76,12 @@ class ClientNotifications:
         """Tell of changed lists."""
         if self._pubsub is not None:
             for name in sorted(lists):
-                await self._pubsub.of(tenant).listed(name)
+                await self._pubsub.notifier_for(tenant).listed(name)
 
     async def updated(self, tenant: str, uri: str) -> None:
         """Tell of new content of a resource."""
         if self._pubsub is not None:
-            await self._pubsub.of(tenant).updated(uri)
+            await self._pubsub.notifier_for(tenant).updated(uri)
 
 
 class UpstreamServices:
@@ -263,7 +263,7 @@ class UpstreamServices:
         return None if secret is None else secret.value
 
     def _redacted(self, tenant: str, text: str) -> str:
-        return self._redaction.of(tenant).clean(text)
+        return self._redaction.redactor_for(tenant).clean(text)
 
 
 class InForce:

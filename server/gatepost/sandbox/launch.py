@@ -199,8 +199,8 @@ def filter_calls(*, offline: bool) -> None:
     for name, itself in (("setpriority", (0, 1)), ("ioprio_set", (1, 2))):
         steps += _only(machine, name, FORBIDDEN, argument=0, allowed=itself)
         steps += _only(machine, name, FORBIDDEN, argument=1, allowed=(0,))
-    steps += _none(machine, "prlimit64", FORBIDDEN, argument=1, refused=MARK_LIMIT)
-    steps += _none(machine, "setrlimit", FORBIDDEN, argument=0, refused=MARK_LIMIT)
+    steps += _refuse_value(machine, "prlimit64", FORBIDDEN, argument=1, refused=MARK_LIMIT)
+    steps += _refuse_value(machine, "setrlimit", FORBIDDEN, argument=0, refused=MARK_LIMIT)
     if offline:
         steps += [(EQUALS, 0, 1, SETUP_OF_URING), (RETURN, 0, 0, MISSING)]
         steps += _only(machine, "socket", DENIED, argument=0, allowed=(AF_UNIX,))
@@ -216,10 +216,10 @@ def _only(
     """Return the steps that refuse a call unless an argument has one of the allowed values."""
     tests = [(EQUALS, len(allowed) - at, 0, value) for at, value in enumerate(allowed)]
     inner = [(LOAD, 0, 0, ARGUMENTS + 8 * argument), *tests, (RETURN, 0, 0, refusal)]
-    return _if(machine, name, inner)
+    return _skip_unless(machine, name, inner)
 
 
-def _none(
+def _refuse_value(
     machine: str, name: str, refusal: int, *, argument: int, refused: int
 ) -> list[tuple[int, int, int, int]]:
     """Return the steps that refuse a call if an argument has a value."""
@@ -228,10 +228,10 @@ def _none(
         (EQUALS, 0, 1, refused),
         (RETURN, 0, 0, refusal),
     ]
-    return _if(machine, name, inner)
+    return _skip_unless(machine, name, inner)
 
 
-def _if(
+def _skip_unless(
     machine: str, name: str, inner: list[tuple[int, int, int, int]]
 ) -> list[tuple[int, int, int, int]]:
     """Return steps that count for one call alone, and leave its number in the register."""

@@ -214,7 +214,7 @@ class SecretCache:
         cached.fresh_until = now + CACHED_S if change == self._change else ALREADY_EXPIRED
         cached.read, cached.is_used = True, False
         if cached.replace(values, now):
-            self._tell(cached)
+            self._apply(cached)
 
     def _cache_of(self, tenant: str) -> "_TenantCache":
         cached = self._tenants.get(tenant)
@@ -227,16 +227,16 @@ class SecretCache:
         if value is None:
             values.pop(name, None)
         if cached.replace(values, self._clock()):
-            self._tell(cached)
+            self._apply(cached)
 
     def _tell_all(self) -> None:
         self._keys = self._vault.keyring.keys
         self._no_secrets = self._secrets_of({})
         for cached in self._tenants.values():
-            self._tell(cached)
+            self._apply(cached)
         self.version = next(self._versions)
 
-    def _tell(self, cached: "_TenantCache") -> None:
+    def _apply(self, cached: "_TenantCache") -> None:
         # All tenants without secrets share one version.
         cached.known_secrets = (
             self._secrets_of(values) if (values := cached.all()) else self._no_secrets

@@ -84,7 +84,7 @@ class SecretStore:
             revision = None if hosts is not None else entry.revision if entry else 0
             if await entries.put(name, sealed, now=self._clock(), revision=revision):
                 break
-        await self._tell()
+        await self._count_change()
         return bound
 
     async def bind(self, tenant: str, name: str, hosts: tuple[str, ...]) -> bool:
@@ -95,7 +95,7 @@ class SecretStore:
             sealed = self._sealed(tenant, name, secret)
             # A value that is set at the same time must not be overwritten with the old one.
             if await entries.put(name, sealed, now=self._clock(), revision=entry.revision):
-                await self._tell()
+                await self._count_change()
                 return True
         return False
 
@@ -103,7 +103,7 @@ class SecretStore:
         """Delete a secret durably; return whether it existed."""
         existed = await self._records.of(tenant).entries(SUBJECT).delete(name)
         if existed:
-            await self._tell()
+            await self._count_change()
         return existed
 
     async def get(self, tenant: str, name: str) -> BoundSecret | None:
@@ -170,7 +170,7 @@ class SecretStore:
                 return True
         return False
 
-    async def _tell(self) -> None:
+    async def _count_change(self) -> None:
         entries = self._records.of(NO_TENANT).entries(SUBJECT)
         await entries.put(CHANGE_COUNTER, b"", now=self._clock())
 

@@ -87,7 +87,7 @@ class ApprovalStore(Protocol):
         *after* is `created_at` and id of the last request of the previous page.
         """
 
-    async def past(self, before: tuple[float, str] | None, limit: int) -> list[ApprovalRecord]:
+    async def ended(self, before: tuple[float, str] | None, limit: int) -> list[ApprovalRecord]:
         """
         Return requests in other states, the last changed first.
 
@@ -131,7 +131,9 @@ class GrantStore(Protocol):
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""
 
-    async def of(self, tool: str, issuer: str, subject: str, now: float) -> list[GrantRecord]:
+    async def caller_grants(
+        self, tool: str, issuer: str, subject: str, now: float
+    ) -> list[GrantRecord]:
         """Return the valid grants of one caller and tool, the oldest first."""
 
     async def spend(self, grant_id: str, now: float) -> bool:

@@ -47,5 +47,5 @@ class OutboxStore(Protocol):
     async def put_off(self, message: OutboxMessage, until: float) -> bool:
         """Let no sender lease the message until then; return False as `remove` does."""
 
-    async def shed(self, limit: int) -> list[str]:
+    async def drop_excess(self, limit: int) -> list[str]:
         """Delete the oldest messages beyond the *limit* newest; return the ids of those deleted."""

@@ -63,7 +63,7 @@ class Bucket(msgspec.Struct, gc=False):
     """The seconds of `full_at` that have not been reported to the other processes yet."""
 
     @classmethod
-    def of(cls, rate: float, burst: float, now: float) -> "Bucket":
+    def full(cls, rate: float, burst: float, now: float) -> "Bucket":
         """Return a full bucket that gains *rate* tokens a second and holds *burst*."""
         return cls(now, 1 / rate, (burst - 1) / rate + ROUNDING_ERROR)
 
@@ -112,7 +112,7 @@ class LocalLimits(msgspec.Struct):
     @classmethod
     def of_rate(cls, rate: float, burst: float, now: float) -> "LocalLimits":
         """Return a rate limit alone: *rate* times a second, and *burst* times at once."""
-        return LocalLimits((Bucket.of(rate, burst, now),))
+        return LocalLimits((Bucket.full(rate, burst, now),))
 
     def take(self, now: float) -> bool:
         """Take a token from each bucket and count a call in each limit, or do nothing."""
@@ -172,7 +172,7 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def these(self, rates: Sequence[BucketRate], now: float) -> list[Bucket]:
+    def buckets_for(self, rates: Sequence[BucketRate], now: float) -> list[Bucket]:
         """Return the buckets with these names, and apply these rates to them."""
         if len(self._buckets) + len(rates) > self._max_buckets:
             self._make_room(now, sum(name not in self._buckets for name, _, _ in rates))
@@ -190,7 +190,7 @@ class Buckets:
         """
         Take a token, as `TenantSharedStore.spend` does; *now* is the time of a monotonic clock.
         """
-        limits = LocalLimits(self.these([(bucket, 1 / rate, burst / rate)], now))
+        limits = LocalLimits(self.buckets_for([(bucket, 1 / rate, burst / rate)], now))
         return 0.0 if limits.take(now) else limits.shortage(now).wait_s
 
     def tokens_in(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:

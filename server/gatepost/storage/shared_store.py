@@ -293,7 +293,7 @@ class MemoryTenantSharedStore:
         ]
         now = self._clock()
         limits = LocalLimits(
-            self._buckets.these(rates, now),
+            self._buckets.buckets_for(rates, now),
             [ConcurrencyCounter(limit.maximum, self._running[limit.name]) for limit in concurrency],
         )
         if not limits.take(now):

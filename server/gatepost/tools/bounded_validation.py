@@ -215,7 +215,7 @@ class Bounds:
         if value is UNSET:
             value = decoded(arguments)
         values, depth = _size(value)
-        subschemas, members, steps = self._branching.at(depth)
+        subschemas, members, steps = self._branching.maxima_at(depth)
         self._bound(value, values, subschemas, steps)
         if not is_long and values <= self._share(members):
             return False

@@ -96,7 +96,7 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _are(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _all_of(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Return a check for a collection of such values, which a single string is not."""
     return lambda value: isinstance(value, Set | list | tuple) and all(map(kind, value))
 
@@ -108,7 +108,7 @@ def _is_text(value: Any) -> bool:
 SUPPORT = get_args(TaskSupport)
 
 TEXT: OptionType = (_is_text, "a text")
-TEXTS: OptionType = (_are(_is_text), "a collection of texts")
+TEXTS: OptionType = (_all_of(_is_text), "a collection of texts")
 BOOLEAN: OptionType = (lambda value: isinstance(value, bool), "True or False")
 WHOLE_NUMBER: OptionType = (_is_whole, "a whole number from 0")
 
@@ -116,7 +116,7 @@ EXPECTED: Mapping[str, OptionType] = {
     "name": TEXT,
     "output_schema": (lambda value: isinstance(value, Mapping), "a JSON Schema as a dictionary"),
     "title": TEXT,
-    "icons": (_are(lambda value: isinstance(value, Icon)), "a collection of Icon"),
+    "icons": (_all_of(lambda value: isinstance(value, Icon)), "a collection of Icon"),
     "scopes": TEXTS,
     "timeout_s": (lambda value: _is_number(value) and value > 0, "a number above 0"),
     "acr_values": TEXTS,

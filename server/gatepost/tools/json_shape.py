@@ -94,7 +94,7 @@ def objects_in(value: Any) -> Iterator[Mapping[str, Any]]:
 
 def outside_strings(body: bytes) -> bytes:
     """Return the parts of well-formed JSON outside of its strings."""
-    return _between(_bare(body))
+    return _outside_strings(_bare(body))
 
 
 def values_bound(body: bytes, *, within_texts: bool = False) -> int:
@@ -194,7 +194,7 @@ def excess(body: bytes, max_values: int) -> str | None:
     if may_exceed and body.count(b'"') > 4 * max_values:
         # A value is at most one string, and has at most one name.
         return _too_many(max_values)
-    body = _between(body)
+    body = _outside_strings(body)
     if values_bound(body) > max_values:
         return _too_many(max_values)
     if _has_long_number(body):
@@ -248,7 +248,7 @@ def _bare(body: bytes) -> bytes:
     return body.replace(rb"\\", b"").replace(rb"\"", b"")
 
 
-def _between(bare: bytes) -> bytes:
+def _outside_strings(bare: bytes) -> bytes:
     # Of the pieces between quotation marks, every other one is outside of strings.
     return b"".join(bare.split(b'"')[::2])
 

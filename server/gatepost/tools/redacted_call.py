@@ -94,7 +94,7 @@ class RedactedCall(msgspec.Struct):
         """Return the current redactor; secrets may have been added during the call."""
         version = self.redaction.secrets.version
         if version != self.version:
-            redactor = self.redaction.of(self.call.caller.tenant_id)
+            redactor = self.redaction.redactor_for(self.call.caller.tenant_id)
             if self.offer.secret_arguments:
                 # The secrets in the call's own arguments.
                 redactor = redactor.with_values(self._written())

@@ -113,7 +113,7 @@ class Redaction:
 
     def redactors(self) -> Iterable[Redactor]:
         """Return the redactor of the server and those of all tenants known here."""
-        return [self.of(None), *self._redactors.values()]
+        return [self.redactor_for(None), *self._redactors.values()]
 
     def at_hand(self, tenant: str) -> Redactor | None:
         """Return the redactor to start a call with; None if `prepare` must be awaited first."""
@@ -134,7 +134,7 @@ class Redaction:
             else:
                 self._keep(tenant, secrets, await asyncio.to_thread(Redactor, secrets.values))
 
-    def of(self, tenant: str | None) -> Redactor:
+    def redactor_for(self, tenant: str | None) -> Redactor:
         """Return the redactor for all secrets known now, including those added during the call."""
         secrets = self.secrets.known_secrets(tenant)
         if not secrets.values:
@@ -147,7 +147,7 @@ class Redaction:
 
     def clean(self, tenant: str | None, text: str) -> str:
         """Redact a tenant's text, for instance before it is logged."""
-        return cleaned_text(text, self.of(tenant))
+        return cleaned_text(text, self.redactor_for(tenant))
 
     def _keep(self, tenant: str | None, secrets: KnownSecrets, redactor: Redactor) -> None:
         before = self._last.pop(tenant, None)

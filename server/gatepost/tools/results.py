@@ -15,7 +15,7 @@ from gatepost.tools.function import awaited
 from gatepost.tools.json_shape import decoded
 from gatepost.tools.mixed_content import blocks, encoded, holds_content, is_content
 from gatepost.tools.raw_schema import validator_of
-from gatepost.tools.schema import Plain, tidy
+from gatepost.tools.schema import Plain, simplify
 
 ToOutcome = Callable[[Any], Outcome]
 
@@ -66,7 +66,7 @@ def returned_by(
     # Decided for each call, because the type of the returned value is known only now.
     shape = hint if is_object else TypedDict("Result", {RESULT: hint})  # type: ignore[operator]
     adapter: TypeAdapter[Any] = TypeAdapter(shape)
-    schema = tidy(adapter.json_schema(schema_generator=Plain, mode="serialization"))
+    schema = simplify(adapter.json_schema(schema_generator=Plain, mode="serialization"))
     if is_object:
         return ReturnConversion(lambda value: structured(_dump(adapter, value)), schema)
     return ReturnConversion(lambda value: wrapped(_dump(adapter, {RESULT: value})), schema)
@@ -247,7 +247,7 @@ def _struct_schema(hint: type[msgspec.Struct]) -> Mapping[str, Any]:
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     if name in schema.get("$defs", {}):
         schema = {**schema["$defs"][name], "$defs": schema["$defs"]}
-    return tidy(schema)
+    return simplify(schema)
 
 
 def _struct_answer(hint: type[msgspec.Struct]) -> ToOutcome:

@@ -228,7 +228,7 @@ class Runner:
         tenant, redaction = call.caller.tenant_id, self.redaction
         if (redactor := redaction.at_hand(tenant)) is None:
             await redaction.prepare(tenant)
-            redactor = redaction.of(tenant)
+            redactor = redaction.redactor_for(tenant)
         # If the caller may write secrets itself, the redacted call has to look for them.
         secrets_version = -1 if offer.secret_arguments else redaction.secrets.version
         redacted = RedactedCall(redaction, call, offer, redactor, secrets_version)

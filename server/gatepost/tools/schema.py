@@ -120,7 +120,7 @@ def arguments_of(function: Callable[..., Any]) -> FunctionArguments:
     first parameter is not the context, or another has no annotation or cannot be passed by name.
     """
     adapter, parameters = _adapter(function)
-    schema = tidy(adapter.json_schema(schema_generator=Plain))
+    schema = simplify(adapter.json_schema(schema_generator=Plain))
     for parameter in parameters:
         if parameter.default is not parameter.empty:
             _show_default(schema["properties"][parameter.name], parameter.default)
@@ -200,7 +200,7 @@ def texts_of(function: Callable[..., Any]) -> Texts:
     TypeError as `arguments_of` does, and for lists and objects.
     """
     adapter, parameters = _adapter(function)
-    schema = tidy(adapter.json_schema(schema_generator=Plain))
+    schema = simplify(adapter.json_schema(schema_generator=Plain))
     for name, described in schema["properties"].items():
         if not _is_one_text(described):
             raise TypeError(f"{function.__name__}: {name} is given one text; take it as `str`")
@@ -301,7 +301,7 @@ def _show_default(schema: dict[str, Any], default: Any) -> None:
         return  # a default that JSON cannot express is not shown
 
 
-def tidy(schema: dict[str, Any]) -> dict[str, Any]:
+def simplify(schema: dict[str, Any]) -> dict[str, Any]:
     """Simplify a generated schema: an object at the root, no title, inline definitions."""
     definitions = schema.pop("$defs", {})
     tidied: dict[str, Any] = _inline(schema, definitions, ())

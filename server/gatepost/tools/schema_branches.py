@@ -66,12 +66,16 @@ class Branching(msgspec.Struct, frozen=True):
     steps: tuple[int, ...]
     """Each subschema counts as the cost of checking a small value against it."""
 
-    def at(self, depth: int) -> tuple[int, int, int]:
+    def maxima_at(self, depth: int) -> tuple[int, int, int]:
         """Return the three maxima for any value of a document of this depth."""
-        return _at(self.subschemas, depth), _at(self.members, depth), _at(self.steps, depth)
+        return (
+            _number_at(self.subschemas, depth),
+            _number_at(self.members, depth),
+            _number_at(self.steps, depth),
+        )
 
 
-def _at(numbers: tuple[int, ...], depth: int) -> int:
+def _number_at(numbers: tuple[int, ...], depth: int) -> int:
     return numbers[min(depth, len(numbers) - 1)]
 
 
@@ -156,7 +160,7 @@ class _Graph:
     def maxima(self, weight: Callable[[Any], int]) -> tuple[int, ...]:
         """Return the maximum for a value, by depth; the numbers never decrease."""
         heads = self._reached()
-        weights = {head: self._weigh(self._at(head), weight) for head in heads}
+        weights = {head: self._weigh(self._counts_at(head), weight) for head in heads}
         root = id(self._keep(self.root))
         maxima = [weights[root]]
         for _ in range(NESTING):
@@ -192,7 +196,7 @@ class _Graph:
         self._nodes[id(node)] = node
         return node
 
-    def _at(self, node: int, inside: tuple[int, ...] = ()) -> CheckCounts:
+    def _counts_at(self, node: int, inside: tuple[int, ...] = ()) -> CheckCounts:
         """Return the nodes that the value itself is checked against, starting at *node*."""
         cached = self._counts.get(node)
         if cached is not None:
@@ -204,7 +208,8 @@ class _Graph:
             if not alternatives:
                 continue
             levels = {
-                alternative: self._at(alternative, (*inside, node)) for alternative in alternatives
+                alternative: self._counts_at(alternative, (*inside, node))
+                for alternative in alternatives
             }
             longest = max(levels, key=lambda alternative: sum(levels[alternative].values()))
             self._instead[node] = [
@@ -241,7 +246,7 @@ class _Graph:
             return cached
         by_name: dict[Any, Counter[int]] = {}
         every: Counter[int] = Counter()
-        for node, times in self._at(head).items():
+        for node, times in self._counts_at(head).items():
             for name, inner in _children(self._nodes[node]):
                 for checked in self._ids([inner]):
                     level = every if name is None else by_name.setdefault(name, Counter())
@@ -249,7 +254,7 @@ class _Graph:
         levels: list[CheckCounts] = [every + counts for counts in by_name.values()]
         levels += [every] if every else []
         self._counts_by_depth[head] = levels  # before the loop: a schema may refer to itself
-        for node in self._at(head):
+        for node in self._counts_at(head):
             for alternative in self._instead.get(node, ()):
                 levels = [*levels, *self._members(alternative)]
         self._counts_by_depth[head] = levels

@@ -185,22 +185,25 @@ def literals(paths: Sequence[SecretPath], arguments: bytes) -> list[str]:
     except (ValueError, RecursionError):
         return []
     texts = [
-        text for path in paths for found_value in _at(value, path) for text in _texts(found_value)
+        text
+        for path in paths
+        for found_value in _values_at(value, path)
+        for text in _texts(found_value)
     ]
     return [text for text in dict.fromkeys(texts) if not text.startswith(REFERENCE_PREFIX)]
 
 
-def _at(value: Any, path: SecretPath) -> Iterator[Any]:
+def _values_at(value: Any, path: SecretPath) -> Iterator[Any]:
     if not path:
         yield value
     elif isinstance(value, tuple):
         step, *remaining = path
         for name, inner in value:
             if step is None or step == name:
-                yield from _at(inner, tuple(remaining))
+                yield from _values_at(inner, tuple(remaining))
     elif isinstance(value, list) and path[0] is None:
         for inner in value:
-            yield from _at(inner, path[1:])
+            yield from _values_at(inner, path[1:])
     elif not isinstance(value, list):
         # A string in place of an object may contain the secret.
         yield value

@@ -33,7 +33,7 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         except BaseException as raised:  # noqa: BLE001  # passed on to the awaiting caller
             error = raised
         try:
-            loop.call_soon_threadsafe(_tell, threads, answer, result, error)
+            loop.call_soon_threadsafe(_set_result, threads, answer, result, error)
         except RuntimeError:
             return  # the loop is closed, so nothing awaits the result
 
@@ -45,7 +45,7 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     return await answer
 
 
-def _tell(
+def _set_result(
     threads: asyncio.Semaphore,
     answer: asyncio.Future[Any],
     result: Any,

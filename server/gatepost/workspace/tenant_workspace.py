@@ -67,7 +67,7 @@ class Workspaces:
         self._running: set[threading.Event] = set()
         self._tenants: dict[str, TenantWorkspace] = {}
 
-    def of(self, tenant: str) -> "TenantWorkspace":
+    def for_tenant(self, tenant: str) -> "TenantWorkspace":
         """Return the workspace of one tenant; *tenant* is a validated tenant id."""
         workspace = self._tenants.get(tenant)
         if workspace is None:

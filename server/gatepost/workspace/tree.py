@@ -211,7 +211,7 @@ class Tree:
                         if PARTIAL.fullmatch(name):
                             clear(folder, name)
                             continue
-                        status = _look(name, folder)
+                        status = _status(name, folder)
                         if status is None:
                             continue
                         files += 1
@@ -229,7 +229,7 @@ class Tree:
                 path = (*parts, name)
                 if (name.startswith(".") and not hidden) or problem_of("/".join(path)) is not None:
                     continue
-                if (status := _look(name, folder)) is not None:
+                if (status := _status(name, folder)) is not None:
                     items.append(_item(path, status))
         return items
 
@@ -292,7 +292,7 @@ class Tree:
     def _status(self, parts: Parts) -> os.stat_result | None:
         try:
             with self._folder(parts[:-1]) as folder:
-                return _look(parts[-1], folder)
+                return _status(parts[-1], folder)
         except FileNotFoundError:
             return None
 
@@ -359,7 +359,7 @@ class _Missing(ToolFailure):
     """Raised when the path does not exist."""
 
 
-def _look(name: str, folder: int) -> os.stat_result | None:
+def _status(name: str, folder: int) -> os.stat_result | None:
     """Return the status of the path, or None if it has disappeared."""
     try:
         return os.stat(name, dir_fd=folder, **_HERE)

@@ -23,7 +23,7 @@ class GitConcurrency:
         self.all = asyncio.Semaphore(PROGRAMS_AT_ONCE)
         self.tenants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    def of(self, tenant: str) -> asyncio.Semaphore:
+    def for_tenant(self, tenant: str) -> asyncio.Semaphore:
         """Return the tenant's semaphore, which lives while it is held."""
         return self.tenants.setdefault(tenant, asyncio.Semaphore(PROGRAMS_PER_TENANT))
 
@@ -35,7 +35,7 @@ _concurrency: WeakKeyDictionary[asyncio.AbstractEventLoop, GitConcurrency] = Wea
 async def limit(tenant: str) -> AsyncIterator[None]:
     """Wait for the limit of the tenant, then that of all; ToolFailure after waiting too long."""
     concurrency = _concurrency.setdefault(asyncio.get_running_loop(), GitConcurrency())
-    tenant_limit = concurrency.of(tenant)
+    tenant_limit = concurrency.for_tenant(tenant)
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(WAIT_S):

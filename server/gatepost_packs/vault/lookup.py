@@ -105,12 +105,16 @@ class LinkResolver:
         files = self._files(name_of(target))
         if relative or target.startswith(("./", "../")):
             relative_path = relative_target(source, target)
-            target_path = None if relative_path is None else _at(key_of(relative_path), files)
+            target_path = (
+                None if relative_path is None else _path_with_key(key_of(relative_path), files)
+            )
             if target_path is not None:
                 return target_path
             target = target.lstrip("./") if target.startswith(".") else target
         key = key_of(target.lstrip("/"))
-        return _at(key, files) or next((p for k, p in files if k.endswith(f"/{key}")), None)
+        return _path_with_key(key, files) or next(
+            (p for k, p in files if k.endswith(f"/{key}")), None
+        )
 
     def _files(self, name: str) -> list[tuple[str, str]]:
         """Return key and path of the files of that name, in the order of `chosen`."""
@@ -120,7 +124,7 @@ class LinkResolver:
         return self._paths_by_name[name]
 
 
-def _at(key: str, files: Iterable[tuple[str, str]]) -> str | None:
+def _path_with_key(key: str, files: Iterable[tuple[str, str]]) -> str | None:
     return next((path for file_key, path in files if file_key == key), None)
 
 

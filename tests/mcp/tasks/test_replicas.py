@@ -250,7 +250,7 @@ async def test_a_replica_without_its_task_stores_no_result(replicas: SharedTaskR
     go_on = await next_run()
     late.set()
     replicas.cable.cut = False
-    await replicas.first.pubsub.of("acme").moved(task["taskId"])
+    await replicas.first.pubsub.notifier_for("acme").moved(task["taskId"])
     await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.2)
 
     assert (await replicas.second.get(task["taskId"]))["status"] == "working"

@@ -92,7 +92,7 @@ async def send_result(
 ) -> tuple[Any, list[str]]:
     """Return the worker's answer, and why it was refused connections."""
     network = client.network
-    worker_connections = WorkerConnections(client.of("acme"), network)
+    worker_connections = WorkerConnections(client.client_for("acme"), network)
     ca = certificates(network) if trusted else ""
     request = {"url": url, "title": "", "body": "hello", "ca": ca, "max_parts": 1, "handle": 3}
     async with worker_connections.open():

@@ -58,8 +58,8 @@ async def test_replicas_that_ask_at_once_make_one_key(tmp_path: Path) -> None:
     """Each has its own handles on the shared files."""
     replicas = [Workspaces(tmp_path) for _ in range(4)]
     try:
-        keys = await asyncio.gather(*(key_of(replica.of("acme")) for replica in replicas))
-        other = await key_of(replicas[0].of("globex"))
+        keys = await asyncio.gather(*(key_of(replica.for_tenant("acme")) for replica in replicas))
+        other = await key_of(replicas[0].for_tenant("globex"))
     finally:
         for replica in replicas:
             replica.close()

@@ -47,7 +47,7 @@ class VaultTools:
         self.index = root / ".gatepost" / tenant / ".made/vault.sqlite"
         self.read: list[str] = []
         self.reading = asyncio.Event()
-        self._space = spaces.of(tenant)
+        self._space = spaces.for_tenant(tenant)
         self.told = VaultTestSettings()
 
     @property

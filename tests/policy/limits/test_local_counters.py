@@ -123,10 +123,10 @@ def test_room_is_made_before_the_lookup_of_several_buckets() -> None:
     buckets = Buckets(max_buckets=3, forgetting=lambda: sizes.append(len(buckets)))
     for name in ("a", "b"):
         buckets.spend(name, 0.0, rate=1, burst=2)
-    returned = buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0)
+    returned = buckets.buckets_for([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0)
 
     assert sizes == [2]
-    assert buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0) == returned
+    assert buckets.buckets_for([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0) == returned
 
 
 async def test_existing_counters_use_the_limits_of_a_reload() -> None:
@@ -179,7 +179,9 @@ CALLS = st.lists(st.tuples(st.floats(0, 2, allow_nan=False), st.integers(0, 6)),
 @given(CALLS)
 def test_a_call_takes_from_all_limits_or_from_none(comings: list[tuple[float, int]]) -> None:
     """The model has three token buckets and two concurrency limits."""
-    buckets = [Bucket.of(rate, burst, 0.0) for rate, burst in zip(RATES, BURST_SIZES, strict=True)]
+    buckets = [
+        Bucket.full(rate, burst, 0.0) for rate, burst in zip(RATES, BURST_SIZES, strict=True)
+    ]
     tenant, tool = ConcurrencyCounter(6), ConcurrencyCounter(5)
     limits = LocalLimits(buckets, [tenant, tool])
     levels, now = [float(burst) for burst in BURST_SIZES], 0.0

@@ -182,14 +182,14 @@ async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
 
     assert await approvals.rejected() == []
     assert await service.get(ACME, script.id) is None
-    tidied, tidy = asyncio.Event(), replica.scripts.tidy
+    tidied, tidy = asyncio.Event(), replica.scripts.remove_expired
 
     async def tidying() -> int:
         gone = await tidy()
         tidied.set()
         return gone
 
-    replica.scripts.tidy = tidying  # type: ignore[method-assign]
+    replica.scripts.remove_expired = tidying  # type: ignore[method-assign]
     assert len(await entries.all()) == 1
     async with asyncio.timeout(WITHIN_S), service.expiring(every_s=0.001):
         await tidied.wait()

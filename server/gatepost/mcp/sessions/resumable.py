@@ -140,7 +140,7 @@ class EventLogs:
 
     def has_room(self, owner: Owner, size: int) -> bool:
         """Return whether the owner's running streams may grow by *size* bytes."""
-        of_caller, of_tenant = self._running.of(owner)
+        of_caller, of_tenant = self._running.bytes_of(owner)
         return of_caller + size <= self._max_bytes and of_tenant + size <= self._max_of_tenant
 
     def charge(self, event_log: EventLog, size: int) -> None:
@@ -169,7 +169,7 @@ class EventLogs:
     def _is_too_much(
         self, owner: Owner, event_logs: "deque[tuple[float, EventLog]]", now: float
     ) -> bool:
-        of_caller, of_tenant = self._ended_bytes.of(owner)
+        of_caller, of_tenant = self._ended_bytes.bytes_of(owner)
         if len(event_logs) > 1 and (of_caller > self._max_bytes or event_logs[0][0] <= now):
             return True
         return bool(event_logs) and of_tenant > self._max_of_tenant
@@ -180,7 +180,7 @@ class EventLogs:
             if self._finished[owner][-1][0] > now:
                 return  # all owners after this one have newer logs
             del self._finished[owner]
-            self._ended_bytes.add(owner, -self._ended_bytes.of(owner)[0])
+            self._ended_bytes.add(owner, -self._ended_bytes.bytes_of(owner)[0])
 
 
 class Resumable(SseResponse):

@@ -20,7 +20,7 @@ from gatepost.mcp.tasks.task_record import (
     answers_to,
     end_of,
     failed,
-    pose,
+    request_input,
     with_call,
     with_end,
 )
@@ -237,7 +237,7 @@ class RunningTask(SilentClient):
         def edit(record: TaskRecord) -> TaskRecord:
             nonlocal keys, run_keys
             run_keys = set(self._keys)  # only a stored request uses up its keys
-            record, keys = pose(record, requests, run_keys)
+            record, keys = request_input(record, requests, run_keys)
             return record
 
         await self._change(edit)

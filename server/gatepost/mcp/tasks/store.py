@@ -180,7 +180,7 @@ class TaskStore:
 
     async def _publish(self, tenant: str, task_id: str) -> None:
         try:
-            await self._pubsub.of(tenant).moved(task_id)
+            await self._pubsub.notifier_for(tenant).moved(task_id)
         except StoreUnavailable:
             # The record is stored, and subscribers also poll it.
             _log.warning("task_change_not_published")

@@ -69,7 +69,7 @@ class StoredCall(msgspec.Struct, frozen=True):
     """The state with which another run continues the call; empty if it would start again."""
 
     @classmethod
-    def of(cls, call: Call, tool: Tool, before: BeforeTask, *, peer: str) -> "StoredCall":
+    def from_call(cls, call: Call, tool: Tool, before: BeforeTask, *, peer: str) -> "StoredCall":
         """Return what is stored of a call that becomes a task; *peer* is its client's address."""
         return cls(
             caller=_replace(call.caller, claims=dict(call.caller.claims)),
@@ -163,7 +163,7 @@ def _spent(record: TaskRecord) -> dict[str, InputAnswer]:
     return {} if record.answers is None else _decode_answers(record.answers)
 
 
-def pose(
+def request_input(
     record: TaskRecord, requests: Mapping[str, InputRequest], run_keys: set[str]
 ) -> tuple[TaskRecord, dict[str, str]]:
     """

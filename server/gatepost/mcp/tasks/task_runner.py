@@ -25,7 +25,7 @@ from gatepost.mcp.tasks.task_record import (
     decode_call,
     encode_call,
     failed,
-    pose,
+    request_input,
     waiting,
     with_call,
 )
@@ -96,10 +96,10 @@ class TaskRunner:
         If the request is cancelled meanwhile, so is the task.
         """
         peer = call.peer if self.task_store.limits.peers else ""
-        stored = StoredCall.of(call, tool, before, peer=peer)
+        stored = StoredCall.from_call(call, tool, before, peer=peer)
         record, used = self._new_record(stored, tool), set[str]()
         for requests, answers in before.answered:
-            record, keys = pose(record, requests, used)
+            record, keys = request_input(record, requests, used)
             record = answer(record, {key: answers[name] for name, key in keys.items()})
         running_task = RunningTask(self.task_store, record, stored, lambda _: work, used)
 
@@ -161,7 +161,7 @@ class TaskRunner:
             now = self.task_store.clock()
             if record.leased_until >= now:
                 return record
-            fate = self._fate(record)
+            fate = self._call_or_error(record)
             if not isinstance(fate, StoredCall):
                 return _replace(record, requests=None, **fate)
             stored = fate
@@ -207,7 +207,7 @@ class TaskRunner:
         resumes = bool(stored.kept)
         self._manage(RunningTask(self.task_store, record, stored, start, set(), resumes=resumes))
 
-    def _fate(self, record: TaskRecord) -> StoredCall | dict[str, Any]:
+    def _call_or_error(self, record: TaskRecord) -> StoredCall | dict[str, Any]:
         """Return the call to run again, or the members of the record that say how it ended."""
         stored = None
         with contextlib.suppress(msgspec.DecodeError):

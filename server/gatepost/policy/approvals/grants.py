@@ -154,7 +154,7 @@ class GrantService:
             return None
         grants = self._records.of(caller.tenant_id).grants
         digest = None
-        for record in await grants.of(tool.name, caller.issuer, caller.subject, now):
+        for record in await grants.caller_grants(tool.name, caller.issuer, caller.subject, now):
             details = _decode(record.details)
             owner = (record.subject_kind, record.client_id, details.grant.caller.actor)
             if (

@@ -100,7 +100,7 @@ class RequestLists:
             try:
                 await self.expire_due()
                 if run % TIDY_EVERY == 0:
-                    await self._scripts.tidy()
+                    await self._scripts.remove_expired()
             except StoreUnavailable as outage:
                 log.debug("approvals_not_expired", extra={"reason": str(outage)})
 
@@ -166,11 +166,11 @@ class RequestLists:
         elif before is not None:
             record = await approvals.get(before.id)
             position = None if record is None else (record.changed_at, record.id)
-        records = await approvals.past(position, max_requests)
+        records = await approvals.ended(position, max_requests)
         decided = [approval_of(record) for record in records]
         # A request that has just ended moves to the first page, so read again.
         if any([await self.requests.current(approval) is not approval for approval in decided]):
-            records = await approvals.past(position, max_requests)
+            records = await approvals.ended(position, max_requests)
         requests = [
             ((record.changed_at, record.id), approval_of(record).request) for record in records
         ]
@@ -221,7 +221,7 @@ async def _all(approvals: ApprovalStore) -> AsyncIterator[ApprovalRecord]:
             yield record
         position = page[-1].created_at, page[-1].id
     position = None
-    while page := await approvals.past(position, MAX_READ):
+    while page := await approvals.ended(position, MAX_READ):
         for record in page:
             yield record
         position = page[-1].changed_at, page[-1].id

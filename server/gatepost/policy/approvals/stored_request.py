@@ -186,7 +186,7 @@ def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: by
         for path in tool.secret_arguments
         for text in literals((path,), arguments)
     ]
-    redactor = redaction.of(tenant)
+    redactor = redaction.redactor_for(tenant)
     if not written and is_prompt(arguments) and are_clear([arguments], redactor):
         return arguments  # true for nearly all calls
     before = redacted = json_document.cleaned(arguments, redactor) or arguments

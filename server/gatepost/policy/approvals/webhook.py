@@ -270,7 +270,7 @@ class OutboxSender:
 
     async def _drop_excess(self) -> None:
         for tenant in tuple(self._grown_tenants):
-            for dropped in await self._records.of(tenant).outbox.shed(MAX_UNSENT):
+            for dropped in await self._records.of(tenant).outbox.drop_excess(MAX_UNSENT):
                 self._count_dropped(tenant, webhook_id=dropped)
             self._grown_tenants.discard(tenant)
 

@@ -96,7 +96,7 @@ class LocalCounters:
         if cached is not None:
             return cached
         rows = [*caller_quota(rules, principal), *tenant_quota(rules, principal[0])]
-        stored_buckets = self.buckets.these([row.bucket for row in rows], now)
+        stored_buckets = self.buckets.buckets_for([row.bucket for row in rows], now)
         quotas = tuple(map(AuditQuota, rows, stored_buckets))
         self._keep(self.audit_quotas, principal, quotas)
         return quotas
@@ -112,7 +112,7 @@ class LocalCounters:
         if caller.rate:
             own_keys.append((principal, *seconds_of(caller)))
         # Making room for these may drop buckets, and then shared objects.
-        stored_buckets = self.buckets.these(own_keys, now)
+        stored_buckets = self.buckets.buckets_for(own_keys, now)
         shared = self._shared.get((tenant, tool, inner))
         if shared is None:
             shared, stored_buckets = self._share((tenant, tool, inner), own_keys, rules, now)
@@ -163,7 +163,7 @@ class LocalCounters:
             *((row.local, *seconds_of(row.bound)) for row in rated),
             *(row.bucket for row in quotas),
         ]
-        stored_buckets = self.buckets.these(wanted, now)
+        stored_buckets = self.buckets.buckets_for(wanted, now)
         of_rows, of_quotas = (
             stored_buckets[len(own_keys) : len(own_keys) + len(rated)],
             stored_buckets[len(own_keys) + len(rated) :],

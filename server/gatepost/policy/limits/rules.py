@@ -90,8 +90,8 @@ def rules_of(settings: LimitSettings, *, audits: bool = True) -> LimitRules:
     }
     return LimitRules(
         caller=_bound(settings.requests_per_second, settings.burst, 0),
-        tenant=_of(settings.tenant),
-        tool=_of(tool),
+        tenant=_bound_of(settings.tenant),
+        tool=_bound_of(tool),
         tools=named,
         caller_audit=_a_day(settings.audit_bytes_per_day if audits else 0),
         tenant_audit=_a_day(settings.tenant.audit_bytes_per_day if audits else 0),
@@ -103,7 +103,7 @@ def _a_day(amount: int) -> Bound:
     return Bound(rate=amount / DAY_S, burst=amount)
 
 
-def _of(settings: TenantLimitSettings | ToolLimitSettings) -> Bound:
+def _bound_of(settings: TenantLimitSettings | ToolLimitSettings) -> Bound:
     return _bound(settings.requests_per_second, settings.burst, settings.concurrency)
 
 

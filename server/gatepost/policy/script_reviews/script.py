@@ -92,7 +92,7 @@ class ScriptReview(msgspec.Struct, frozen=True, kw_only=True):
     """The person who approved it; None if it is not approved."""
 
     @classmethod
-    def of(
+    def from_script(
         cls,
         script: Script,
         *,

@@ -51,7 +51,7 @@ class ScriptReviews:
 
     async def waiting(self, tenant: str) -> list[ApprovalRequest]:
         """Return the tenant's waiting scripts, the oldest first."""
-        approvals = self._of(tenant)
+        approvals = self._approvals_of(tenant)
         reviews = await approvals.waiting()
         if not reviews:
             return []
@@ -62,7 +62,8 @@ class ScriptReviews:
     async def rejected(self, tenant: str) -> list[ApprovalRequest]:
         """Return the tenant's rejected scripts that do not wait again, the latest first."""
         return [
-            _rejected(tenant, rejection, None) for rejection in await self._of(tenant).rejected()
+            _rejected(tenant, rejection, None)
+            for rejection in await self._approvals_of(tenant).rejected()
         ]
 
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
@@ -115,20 +116,20 @@ class ScriptReviews:
         """
         now, party = self._clock(), party_of(by)
         try:
-            review = ScriptReview.of(script, at=now)
+            review = ScriptReview.from_script(script, at=now)
         except ValueError as unreadable:
             raise Undecidable(str(unreadable)) from None
         request = await self.get(tenant, SCRIPT_PREFIX + script.digest) or _request(tenant, review)
-        decided = _with(request, ApprovalDecision(by=party, verdict="approved", at=now))
+        decided = _with_decision(request, ApprovalDecision(by=party, verdict="approved", at=now))
         await self._notifier.record("approved", decided, by)
-        await self._of(tenant).approve(script, by=party)
+        await self._approvals_of(tenant).approve(script, by=party)
         await self._notifier.announce("approved", decided, by, is_recorded=True)
 
     async def revoke(
         self, tenant: str, name: str, by: Approver
     ) -> Literal["approved", "waiting"] | None:
         """Revoke the approval of a name and its waiting scripts; return what existed."""
-        approvals, now = self._of(tenant), self._clock()
+        approvals, now = self._approvals_of(tenant), self._clock()
         reviews = [review for review in await approvals.waiting() if review.name == name]
         if (approved := await approvals.approved(name)) is not None:
             reviews.append(approved)
@@ -146,7 +147,7 @@ class ScriptReviews:
 
     async def withdraw(self, tenant: str) -> int:
         """Withdraw the waiting scripts of revoked callers; return their number."""
-        approvals, count = self._of(tenant), 0
+        approvals, count = self._approvals_of(tenant), 0
         for review in await approvals.waiting():
             request = _request(tenant, review)
             if caller_is_revoked(request, self._is_revoked) and await approvals.drop(review.digest):
@@ -155,12 +156,12 @@ class ScriptReviews:
                 count += 1
         return count
 
-    async def tidy(self) -> int:
+    async def remove_expired(self) -> int:
         """Remove expired rejections of all tenants; return their number."""
         tenants = await self._records.tenants(SUBJECT)
-        return sum([await self._of(tenant).tidy() for tenant in tenants])
+        return sum([await self._approvals_of(tenant).remove_expired() for tenant in tenants])
 
-    def _of(self, tenant: str, now: float | None = None) -> ScriptApprovals:
+    def _approvals_of(self, tenant: str, now: float | None = None) -> ScriptApprovals:
         clock = self._clock if now is None else lambda: now
         return ScriptApprovals(self._records.of(tenant).entries(SUBJECT), clock=clock)
 
@@ -168,7 +169,7 @@ class ScriptReviews:
         self, tenant: str, request_id: str
     ) -> tuple[ApprovalRequest, ScriptReview] | None:
         """Return a waiting or rejected script, as a request and as it is stored."""
-        approvals, digest = self._of(tenant), request_id.removeprefix(SCRIPT_PREFIX)
+        approvals, digest = self._approvals_of(tenant), request_id.removeprefix(SCRIPT_PREFIX)
         for review in await approvals.waiting():
             if review.digest == digest:
                 request = _request(tenant, review, await _approved_content(approvals, review))
@@ -194,7 +195,7 @@ class ScriptReviews:
             request = replace(request, until=until)
         if objection is not None:
             raise Undecidable(objection)
-        return _with(request, decision)
+        return _with_decision(request, decision)
 
     async def _store(self, request: ApprovalRequest) -> bool:
         """Store a decision; return False if another decision came first."""
@@ -204,7 +205,7 @@ class ScriptReviews:
             return False
         _, review = stored
         # The record has the time that was announced.
-        approvals = self._of(request.tenant, decision.at)
+        approvals = self._approvals_of(request.tenant, decision.at)
         if decision.verdict == "approved":
             await approvals.approve(review.script, by=decision.by)
             return True
@@ -242,10 +243,10 @@ def _rejected(tenant: str, rejection: Rejection, approved_content: str | None) -
     decision = ApprovalDecision(
         by=rejection.by, verdict="rejected", at=rejection.at, reason=rejection.reason
     )
-    return _with(replace(request, until=rejection.until), decision)
+    return _with_decision(replace(request, until=rejection.until), decision)
 
 
-def _with(request: ApprovalRequest, decision: ApprovalDecision) -> ApprovalRequest:
+def _with_decision(request: ApprovalRequest, decision: ApprovalDecision) -> ApprovalRequest:
     """Return the request with one more decision, which is the last one."""
     return replace(
         request,

@@ -65,7 +65,7 @@ class ScriptApprovals:
         replaced = [review for review in waiting if review.name in names]
         remaining = [review for review in waiting if review.name not in names]
         party, now = party_of(caller), self._clock()
-        submitted = [ScriptReview.of(script, at=now, caller=party) for script in accepted]
+        submitted = [ScriptReview.from_script(script, at=now, caller=party) for script in accepted]
         displaced = {review.digest for review in displaced_by(submitted, remaining, max_waiting)}
         for review in [*replaced, *(review for review in remaining if review.digest in displaced)]:
             await self._entries.delete(WAITING_PREFIX + review.digest)
@@ -119,7 +119,7 @@ class ScriptApprovals:
         Approve exactly this script; raise ValueError if it is not text, which no person can review.
         """
         now = self._clock()
-        review = ScriptReview.of(script, at=now, approver=by)
+        review = ScriptReview.from_script(script, at=now, approver=by)
         await self._entries.put(APPROVED_PREFIX + script.name, _encode(review), now=now)
         await self._entries.delete(REJECTED_PREFIX + script.digest)
         await self._entries.delete(WAITING_PREFIX + script.digest)
@@ -134,7 +134,7 @@ class ScriptApprovals:
         """Reject a waiting content *until* then; return False if another decision was first."""
         now, key = self._clock(), REJECTED_PREFIX + review.digest
         rejection = Rejection(review=review, by=by, reason=reason, at=now, until=until)
-        await self.tidy(max_rejected=MAX_REJECTED - 1)
+        await self.remove_expired(max_rejected=MAX_REJECTED - 1)
         is_first = await self._entries.put(key, _encode(rejection), now=now, revision=0)
         await self._entries.delete(WAITING_PREFIX + review.digest)
         if is_first and await self.is_approved(review.script):
@@ -143,7 +143,7 @@ class ScriptApprovals:
             return False
         return is_first
 
-    async def tidy(self, *, max_rejected: int = MAX_REJECTED) -> int:
+    async def remove_expired(self, *, max_rejected: int = MAX_REJECTED) -> int:
         """Remove expired rejections, and the oldest beyond *max_rejected*; return their number."""
         entries = await self._entries.all()
         stored = [entry for entry in entries if entry.key.startswith(REJECTED_PREFIX)]

@@ -56,7 +56,7 @@ class MemoryApprovals:
             record for record in waiting if after is None or (record.created_at, record.id) > after
         ][:limit]
 
-    async def past(self, before: tuple[float, str] | None, limit: int) -> list[ApprovalRecord]:
+    async def ended(self, before: tuple[float, str] | None, limit: int) -> list[ApprovalRecord]:
         """Return requests in other states, the last changed first."""
         past = [record for record in self.records.values() if record.state != "waiting"]
         past = [
@@ -102,7 +102,9 @@ class MemoryGrants:
         grants = [grant for grant in self.records.values() if _is_active(grant, now)]
         return sorted(grants, key=lambda grant: (grant.created_at, grant.id))
 
-    async def of(self, tool: str, issuer: str, subject: str, now: float) -> list[GrantRecord]:
+    async def caller_grants(
+        self, tool: str, issuer: str, subject: str, now: float
+    ) -> list[GrantRecord]:
         """Return the valid grants of one caller and tool, the oldest first."""
         grant_key = (tool, issuer, subject)
         return [

@@ -19,19 +19,19 @@ class MemoryOutbox:
 
     async def remove(self, message: OutboxMessage) -> bool:
         """Delete a message; return False, without a change, if another sender has leased it."""
-        if not self._has(message):
+        if not self._is_leased(message):
             return False
         del self.messages[message.id]
         return True
 
     async def put_off(self, message: OutboxMessage, until: float) -> bool:
         """Let no sender lease the message until then; return False as `remove` does."""
-        if not self._has(message):
+        if not self._is_leased(message):
             return False
         self.messages[message.id] = replace(self.messages[message.id], due_at=until)
         return True
 
-    async def shed(self, limit: int) -> list[str]:
+    async def drop_excess(self, limit: int) -> list[str]:
         """Delete the oldest messages beyond the *limit* newest; return the ids of those deleted."""
         newest = sorted(
             self.messages.values(),
@@ -57,7 +57,7 @@ class MemoryOutbox:
             if message.due_at <= now and message.sequence == first[message.ordering_key]
         ]
 
-    def _has(self, message: OutboxMessage) -> bool:
+    def _is_leased(self, message: OutboxMessage) -> bool:
         stored = self.messages.get(message.id)
         return stored is not None and (stored.holder, stored.attempts) == (
             message.holder,

@@ -36,7 +36,7 @@ class MemoryTenantData:
     async def count(self, tenant: str) -> dict[str, int]:
         """Return the number of records of each kind that has any, except those of `APART`."""
         counted: Counter[str] = Counter()
-        for kind, records in self._of(tenant):
+        for kind, records in self._tables_of(tenant):
             if records:
                 counted[kind] += len(records)
         return dict(counted)
@@ -44,7 +44,7 @@ class MemoryTenantData:
     async def clear(self, tenant: str) -> int:
         """Remove some records durably and return their number; 0 means that none is left."""
         removed_count = 0
-        for _, records in self._of(tenant):
+        for _, records in self._tables_of(tenant):
             removed_count += len(records)
             records.clear()
         return removed_count
@@ -52,7 +52,7 @@ class MemoryTenantData:
     async def count_of(self, tenant: str, person: ErasureSubject) -> dict[str, int]:
         """Return the number of records of each kind that belong to a person."""
         counted: Counter[str] = Counter()
-        for kind, records in self._of(tenant):
+        for kind, records in self._tables_of(tenant):
             if of_person := _of_person(records, person):
                 counted[kind] += len(of_person)
         return dict(counted)
@@ -60,14 +60,14 @@ class MemoryTenantData:
     async def clear_of(self, tenant: str, person: ErasureSubject) -> int:
         """Remove some records of a person durably and return their number; 0 if none is left."""
         removed_count = 0
-        for _, records in self._of(tenant):
+        for _, records in self._tables_of(tenant):
             of_person = _of_person(records, person)
             removed_count += len(of_person)
             for key in of_person:
                 del records[key]
         return removed_count
 
-    def _of(self, tenant: str) -> Iterable[TenantTable]:
+    def _tables_of(self, tenant: str) -> Iterable[TenantTable]:
         holder = self._tenants.get(tenant)
         return () if holder is None else holder.tables()
 

@@ -133,7 +133,7 @@ class SqlApprovals:
         at, approval_id = after
         return await self._rows(_WAITING_AFTER, max_rows=limit, where_time=at, where_id=approval_id)
 
-    async def past(self, before: tuple[float, str] | None, limit: int) -> list[ApprovalRecord]:
+    async def ended(self, before: tuple[float, str] | None, limit: int) -> list[ApprovalRecord]:
         """Return requests in other states, the last changed first."""
         if before is None:
             return await self._rows(_PAST, max_rows=limit)
@@ -220,7 +220,9 @@ class SqlGrants:
         """Return all valid grants, the oldest first."""
         return await self._rows(_GRANTS, now=now)
 
-    async def of(self, tool: str, issuer: str, subject: str, now: float) -> list[GrantRecord]:
+    async def caller_grants(
+        self, tool: str, issuer: str, subject: str, now: float
+    ) -> list[GrantRecord]:
         """Return the valid grants of one caller and tool, the oldest first."""
         values = {"where_tool": tool, "where_issuer": issuer, "where_subject": subject, "now": now}
         return await self._rows(_CALLERS_GRANTS, **values)

@@ -88,9 +88,9 @@ class Database:
         """
         return await self.run_in_task(self._execute_both(first, second))
 
-    async def look(self, at: Callable[[Connection], T]) -> T:
+    async def run_sync(self, at: Callable[[Connection], T]) -> T:
         """Call *at* with a connection and return its result."""
-        return await self.run_in_task(self._look(at))
+        return await self.run_in_task(self._run_sync(at))
 
     async def run_in_task(
         self, work: Coroutine[Any, Any, T], *, within_s: float | None = None
@@ -161,7 +161,7 @@ class Database:
             # The caller may have left. Then no other code retrieves the exception.
             task.exception()
 
-    async def _look(self, at: Callable[[Connection], T]) -> T:
+    async def _run_sync(self, at: Callable[[Connection], T]) -> T:
         async with self.engine.connect() as connection:
             return await connection.run_sync(at)
 

@@ -61,7 +61,7 @@ class Move(msgspec.Struct, frozen=True):
 
 async def revision(database: Database) -> str | None:
     """Return the revision of a database, None if it is empty; raises StoreUnavailable."""
-    return await database.look(_revision)
+    return await database.run_sync(_revision)
 
 
 async def check(database: Database) -> None:

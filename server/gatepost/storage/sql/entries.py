@@ -92,7 +92,7 @@ class SqlEntries:
 
     async def get(self, key: str) -> Entry | None:
         """Return the entry with a key."""
-        rows = await self._database.rows(_GET, self._this(key))
+        rows = await self._database.rows(_GET, self._condition_values(key))
         return Entry(**rows[0]._mapping) if rows else None
 
     async def all(self) -> list[Entry]:
@@ -121,7 +121,11 @@ class SqlEntries:
         fits(key, value)
         values: dict[str, Any] = {"value": value, "updated_at": now, "expires_at": expires_at}
         if revision:
-            values |= {**self._this(key), "where_revision": revision, "revision": revision + 1}
+            values |= {
+                **self._condition_values(key),
+                "where_revision": revision,
+                "revision": revision + 1,
+            }
             return await self._database.change(_REPLACE, values) == 1
         values |= {"tenant": self._tenant, "subject": self._subject, "key": key, "revision": 1}
         statement = _put(self._database.dialect, anew=revision == 0)
@@ -129,10 +133,10 @@ class SqlEntries:
 
     async def delete(self, key: str) -> bool:
         """Delete an entry durably; return whether there was one."""
-        values = {**self._this(key), "expires_at": time.time() + REMEMBERED_S}
+        values = {**self._condition_values(key), "expires_at": time.time() + REMEMBERED_S}
         return await self._database.change(_DELETE, values) == 1
 
-    def _this(self, key: str) -> dict[str, Any]:
+    def _condition_values(self, key: str) -> dict[str, Any]:
         return {"where_tenant": self._tenant, "where_subject": self._subject, "where_key": key}
 
 

@@ -75,23 +75,29 @@ class SqlIdempotency:
 
     async def get(self, key: bytes) -> IdempotencyRecord | None:
         """Return the record that holds this key."""
-        rows = await self._database.rows(_GET, self._this(key))
+        rows = await self._database.rows(_GET, self._condition_values(key))
         return IdempotencyRecord(**rows[0]._mapping) if rows else None
 
     async def renew(self, key: bytes, holder: str, leased_until: float) -> bool:
         """Extend the lease of a running call; return False if *holder* no longer has the record."""
-        values = {**self._this(key), "where_holder": holder, "leased_until": leased_until}
+        values = {
+            **self._condition_values(key),
+            "where_holder": holder,
+            "leased_until": leased_until,
+        }
         return await self._database.change(_CHANGE, values) == 1
 
     async def finish(self, key: bytes, holder: str, outcome: bytes, expires_at: float) -> bool:
         """Store the outcome durably; return False if *holder* no longer has the record."""
         changes = {"outcome": outcome, "expires_at": expires_at, "bytes": weight(outcome)}
-        values = {**self._this(key), "where_holder": holder, **changes}
+        values = {**self._condition_values(key), "where_holder": holder, **changes}
         return await self._database.change(_CHANGE, values) == 1
 
     async def release(self, key: bytes, holder: str) -> None:
         """Delete the record of a call that did nothing."""
-        await self._database.change(_RELEASE, {**self._this(key), "where_holder": holder})
+        await self._database.change(
+            _RELEASE, {**self._condition_values(key), "where_holder": holder}
+        )
 
     async def take_over(self, record: IdempotencyRecord, *, expected: IdempotencyRecord) -> bool:
         """Replace *expected*, whose holder is gone; return False if it has changed meanwhile."""
@@ -103,7 +109,7 @@ class SqlIdempotency:
             await self._database.change(_TAKE_OVER, {**values, "where_tenant": self._tenant}) == 1
         )
 
-    def _this(self, key: bytes) -> dict[str, Any]:
+    def _condition_values(self, key: bytes) -> dict[str, Any]:
         return {"where_tenant": self._tenant, "where_key": key}
 
 

@@ -91,13 +91,18 @@ class SqlOutbox:
 
     async def remove(self, message: OutboxMessage) -> bool:
         """Delete a message; return False, without a change, if another sender has leased it."""
-        return await self._database.change(_REMOVE, self._of(message)) == 1
+        return await self._database.change(_REMOVE, self._condition_values(message)) == 1
 
     async def put_off(self, message: OutboxMessage, until: float) -> bool:
         """Let no sender lease the message until then; return False as `remove` does."""
-        return await self._database.change(_PUT_OFF, {**self._of(message), "due_at": until}) == 1
+        return (
+            await self._database.change(
+                _PUT_OFF, {**self._condition_values(message), "due_at": until}
+            )
+            == 1
+        )
 
-    async def shed(self, limit: int) -> list[str]:
+    async def drop_excess(self, limit: int) -> list[str]:
         """Delete the oldest messages beyond the *limit* newest; return the ids of those deleted."""
         where_values = {"where_tenant": self._tenant}
         rows = await self._database.rows(_OLDEST, {**where_values, "max_rows": limit})
@@ -109,7 +114,7 @@ class SqlOutbox:
             if await self._database.change(_DROP, {**where_values, "where_id": row.id})
         ]
 
-    def _of(self, message: OutboxMessage) -> dict[str, Any]:
+    def _condition_values(self, message: OutboxMessage) -> dict[str, Any]:
         return {
             "where_tenant": self._tenant,
             "where_id": message.id,

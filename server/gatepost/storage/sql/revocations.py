@@ -43,17 +43,17 @@ class SqlRevocations:
         """Store a revocation durably; return False if its tenant has one with this id already."""
         statement = _put(self._database.dialect)
         is_new = await self._database.change(statement, msgspec.structs.asdict(record)) == 1
-        await self._tell()
+        await self._count_change()
         return is_new
 
     async def delete(self, tenant: str, revocation_id: str) -> bool:
         """Delete a revocation durably; return whether there was one."""
         where_values = {"where_tenant": tenant, "where_id": revocation_id}
         existed = await self._database.change(_DELETE, where_values) == 1
-        await self._tell()
+        await self._count_change()
         return existed
 
-    async def _tell(self) -> None:
+    async def _count_change(self) -> None:
         # After the change, so that a reader of the new number finds it. Also if nothing was
         # changed, because an earlier attempt may have stopped after the change.
         await self._changes.put(CHANGE_COUNTER, b"", now=time.time())

@@ -171,7 +171,7 @@ class ValkeyConcurrency:
     def hold(self, concurrency: Sequence[bytes]) -> None:
         """Count a call in each limit, even beyond it; other processes learn of it soon."""
         self._count(concurrency)
-        self._tell(concurrency)
+        self._report(concurrency)
 
     def leave(self, concurrency: Sequence[LimitedKey]) -> None:
         """End a call in each limit; other processes learn of it soon."""
@@ -181,7 +181,7 @@ class ValkeyConcurrency:
                 del self._held_counts[key]
             self._untold.add(key)
             if limit < LARGE_LIMIT:
-                self._rate_limits.tell()
+                self._rate_limits.report_soon()
         if concurrency and self._release is None:
             self._release = asyncio.get_running_loop().call_later(LEAVE_S, self._told_late)
 
@@ -205,17 +205,17 @@ class ValkeyConcurrency:
         self._renewal = None
         if self._held_counts:
             self._renewal = asyncio.get_running_loop().call_later(RENEW_S, self._renew)
-            self._tell(self._held_counts)
+            self._report(self._held_counts)
 
     def _told_late(self) -> None:
         self._release = None
         if self._untold:  # otherwise a request of other calls has reported it
-            self._rate_limits.tell()
+            self._rate_limits.report_soon()
 
-    def _tell(self, concurrency: Iterable[bytes]) -> None:
+    def _report(self, concurrency: Iterable[bytes]) -> None:
         if concurrency:
             self._untold.update(concurrency)
-            self._rate_limits.tell()
+            self._rate_limits.report_soon()
 
     async def _ask(self, requests: list[RateLimitRequest]) -> list[Denial | None]:
         keys = (key for request in requests for key, _ in request.concurrency)
@@ -249,7 +249,7 @@ class ValkeyConcurrency:
             if denial is None and request.concurrency and request.answer.done():
                 # The server has counted a call whose caller hung up meanwhile; report that it is
                 # over.
-                self._tell([key for key, _ in request.concurrency])
+                self._report([key for key, _ in request.concurrency])
         return denials
 
 

@@ -57,7 +57,7 @@ class ValkeyRateLimits:
         self._waiting.append(request)
         self._serve()
 
-    def tell(self) -> None:
+    def report_soon(self) -> None:
         """
         Send a batch soon, even without requests, because other processes should learn of a change.
         """

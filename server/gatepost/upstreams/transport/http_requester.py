@@ -51,7 +51,7 @@ class HttpRequester:
         If the server answers 401 and the credential has a newer version, the request is sent once
         more: 401 means that nothing was run.
         """
-        sender = self._client.of(self.server.tenant, correlation, upstream=self.server.id)
+        sender = self._client.client_for(self.server.tenant, correlation, upstream=self.server.id)
         with reported(self.server.name):
             for last in (False, True):
                 signed = await self._credential.headers(self._principal)

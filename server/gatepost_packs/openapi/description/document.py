@@ -78,7 +78,7 @@ class ApiDescription:
             return None
         return msgspec.json.decode(level[name])
 
-    def at(self, reference: str) -> msgspec.Raw:
+    def resolve(self, reference: str) -> msgspec.Raw:
         """
         Return the target of a local reference (`#/components/schemas/Pet`); raise Unresolvable.
         """
@@ -134,7 +134,7 @@ class ApiDescription:
             if not isinstance(item, dict) or "$ref" not in item:
                 break
             siblings = {name: raw for name, raw in item.items() if name != "$ref"}
-            referred = _level(self.at(_text(msgspec.json.decode(item["$ref"]))))
+            referred = _level(self.resolve(_text(msgspec.json.decode(item["$ref"]))))
             item = {**referred, **siblings} if isinstance(referred, dict) else siblings
         if not isinstance(item, dict):
             raise Unresolvable(path)

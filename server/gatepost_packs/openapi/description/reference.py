@@ -120,7 +120,7 @@ def _followed(
         return {"description": note, "x-circular-ref": reference}, 0
     note = "The description does not define this."
     try:
-        raw = document.at(reference)
+        raw = document.resolve(reference)
     except Unresolvable:
         return {"description": note, "x-unresolved-ref": reference}, SMALLEST
     size = max(len(memoryview(raw)), SMALLEST)
