@@ -36,7 +36,7 @@ class Actor(msgspec.Struct, gc=False):
     sub: str
 
 
-class Registered(msgspec.Struct, gc=False):
+class RegisteredClaims(msgspec.Struct, gc=False):
     """
     Claims with a name and type that the RFCs define.
 
@@ -54,7 +54,7 @@ class Registered(msgspec.Struct, gc=False):
     act: Actor | UnsetType = UNSET
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedClaims(msgspec.Struct, frozen=True, kw_only=True):
     """The expected values of claims: issuer, audience and the provider's format."""
 
     issuer: str
@@ -73,7 +73,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """The issuer answers this server only about tokens for it, so that an answer needs no `aud`."""
 
 
-class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class AcceptedClaims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The accepted claims in Gatepost's terms; times are seconds since the epoch."""
 
     subject: str
@@ -93,7 +93,9 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     session_id: str | None
 
 
-def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float) -> Accepted:
+def check_claims(
+    claims: Mapping[str, object], expected: ExpectedClaims, *, now: float
+) -> AcceptedClaims:
     """
     Check that verified claims are for this resource and valid now (RFC 9068 section 4).
 
@@ -117,7 +119,7 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
     shared = check_audience(claims, expected, client_id)
     subject, kind = subject_of(claims, preset, client_id)
     granted = scopes_of(claims, preset)
-    return Accepted(
+    return AcceptedClaims(
         subject=subject,
         subject_kind=kind,
         client_id=client_id,
@@ -142,10 +144,10 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
     )
 
 
-def registered(claims: Mapping[str, object]) -> Registered:
+def registered(claims: Mapping[str, object]) -> RegisteredClaims:
     """Return the registered claims with their types; raise InvalidToken for a wrong value."""
     try:
-        return msgspec.convert(claims, Registered)
+        return msgspec.convert(claims, RegisteredClaims)
     except msgspec.ValidationError as error:
         _, _, path = str(error).partition("`$.")
         name = path.partition(".")[0].rstrip("`")
@@ -177,7 +179,9 @@ def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
         raise InvalidToken("sender_constrained")
 
 
-def check_times(registered_claims: Registered, expected: Expected, *, now: float) -> None:
+def check_times(
+    registered_claims: RegisteredClaims, expected: ExpectedClaims, *, now: float
+) -> None:
     """Check ``exp``, ``nbf`` and ``iat`` (RFC 7519 section 4.1) and the maximum lifetime."""
     if now >= registered_claims.exp + expected.leeway:
         raise ExpiredToken
@@ -193,7 +197,9 @@ def check_times(registered_claims: Registered, expected: Expected, *, now: float
         raise InvalidToken("lives_too_long")
 
 
-def check_audience(claims: Mapping[str, object], expected: Expected, client_id: str | None) -> bool:
+def check_audience(
+    claims: Mapping[str, object], expected: ExpectedClaims, client_id: str | None
+) -> bool:
     """
     Refuse a token for another audience (RFC 8707 section 2); return whether it has several.
 
@@ -238,7 +244,7 @@ def audiences_of(value: object) -> list[str]:
     return texts
 
 
-def is_meant(audience: str, expected: Expected) -> bool:
+def is_meant(audience: str, expected: ExpectedClaims) -> bool:
     if audience == expected.resource or audience in expected.audiences:
         return True
     # URL classes of browsers write `https://h` as `https://h/`, so clients request that. It is the

@@ -22,7 +22,7 @@ TYPES = frozenset({"", "jwt"})
 """The accepted ``typ`` values of an ID token."""
 
 
-class Login(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedSignIn(msgspec.Struct, frozen=True, kw_only=True):
     """The expected values of one sign-in."""
 
     issuer: str
@@ -41,7 +41,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 async def check_identity(
     token: str,
-    login: Login,
+    login: ExpectedSignIn,
     keys: KeySource,
     *,
     development: bool = False,
@@ -67,7 +67,7 @@ async def check_identity(
     check_hash(claims, login.access_token, parts.header.algorithm)
 
 
-def check_login(claims: Mapping[str, object], login: Login, *, now: float) -> None:
+def check_login(claims: Mapping[str, object], login: ExpectedSignIn, *, now: float) -> None:
     """Check the claims of an ID token against the sign-in."""
     if "events" in claims or not {"iss", "sub", "aud", "exp", "iat"} <= claims.keys():
         raise InvalidToken("missing_claim")
@@ -106,7 +106,7 @@ def check_party(claims: Mapping[str, object], client_id: str, *, own_audiences: 
         raise InvalidToken("wrong_party")
 
 
-def check_person(claims: Mapping[str, object], login: Login) -> None:
+def check_person(claims: Mapping[str, object], login: ExpectedSignIn) -> None:
     """
     Check that both tokens are about the same person.
 

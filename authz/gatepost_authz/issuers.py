@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gatepost_authz.claims import Expected
+from gatepost_authz.claims import ExpectedClaims
 from gatepost_authz.config import Issuer, Target
 from gatepost_authz.jwk import with_synonyms
 from gatepost_authz.presets import PRESETS, Preset, adjusted
@@ -44,9 +44,9 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it lives on this machine, as only a development issuer may."""
     rules: TenantRules
 
-    def expects(self, issuer: str, target: Target) -> Expected:
+    def expects(self, issuer: str, target: Target) -> ExpectedClaims:
         """Return the expected claims of tokens from *issuer* (this one, or one of its template)."""
-        return Expected(
+        return ExpectedClaims(
             issuer=issuer,
             resource=target.url,
             audiences=self.audiences,
@@ -55,7 +55,7 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
             max_lifetime=self.settings.max_lifetime_s,
         )
 
-    def expects_of_answer(self, target: Target) -> Expected:
+    def expects_of_answer(self, target: Target) -> ExpectedClaims:
         """Return the expected claims of this issuer's answers about opaque tokens (RFC 7662)."""
         introspection = self.settings.introspection
         return msgspec.structs.replace(

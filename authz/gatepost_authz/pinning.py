@@ -13,7 +13,7 @@ import httpx2
 
 from gatepost_authz.address_policy import AddressPolicy, IssuerAddressPolicy
 from gatepost_authz.addresses import USUAL_PORTS, is_loopback_host, is_public, literal
-from gatepost_authz.response_head import Measured, awaited
+from gatepost_authz.response_head import MeasuredConnection, awaited
 from gatepost_authz.tcp_stream import connect_tcp
 from gatepost_authz.tunnel import Tunnel
 
@@ -139,10 +139,10 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         if self._tunnel is not None and is_public(ip_address(address)):
             try:
                 async with asyncio.timeout(timeout):
-                    return Measured(await self._tunnel.connect(address, port))
+                    return MeasuredConnection(await self._tunnel.connect(address, port))
             except TimeoutError as error:
                 raise httpcore2.ConnectTimeout("no tunnel") from error
-        return Measured(await connect_tcp(address, port, timeout))
+        return MeasuredConnection(await connect_tcp(address, port, timeout))
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         spelt = literal(host)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gatepost_authz.claims import Registered
+from gatepost_authz.claims import RegisteredClaims
 from gatepost_authz.fetch import FETCH_FAILURES
 from gatepost_authz.presets import CLAIM_SETTINGS
 
@@ -349,7 +349,7 @@ _RULES: Mapping[str, RefusalReason] = {
 
 def _rules() -> dict[str, RefusalReason]:
     """Return all rules, including one per claim of a preset and per kind of fetch failure."""
-    claims = {*Registered.__struct_fields__, *CLAIM_SETTINGS}
+    claims = {*RegisteredClaims.__struct_fields__, *CLAIM_SETTINGS}
     rules = dict(_RULES)
     for claim in sorted(claims):
         rule = f"`{claim}` must have the type and the form of its definition."

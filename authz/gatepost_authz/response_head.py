@@ -36,7 +36,7 @@ def awaited() -> Iterator[None]:
         _BUDGET.reset(token)
 
 
-class Measured(httpcore2.AsyncNetworkStream):
+class MeasuredConnection(httpcore2.AsyncNetworkStream):
     """A connection that limits the head of a response."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
@@ -69,7 +69,9 @@ class Measured(httpcore2.AsyncNetworkStream):
         timeout: float | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Start TLS, and return the stream above it."""
-        return Measured(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+        return MeasuredConnection(
+            await self._stream.start_tls(ssl_context, server_hostname, timeout)
+        )
 
     def get_extra_info(self, info: str) -> Any:
         """Return a property of the connection below."""

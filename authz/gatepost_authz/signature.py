@@ -86,7 +86,7 @@ class TokenParts(msgspec.Struct, frozen=True):
     signature: bytes
 
 
-class Versioned(Protocol):
+class VersionedKeys(Protocol):
     """The version of an issuer's keys, as the cache needs it."""
 
     @property
@@ -94,7 +94,7 @@ class Versioned(Protocol):
         """Return a number that grows when a key is removed or replaced."""
 
 
-class IssuerKeys(Versioned, Protocol):
+class IssuerKeys(VersionedKeys, Protocol):
     """The keys of one issuer, as a verifier uses them."""
 
     def find(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:

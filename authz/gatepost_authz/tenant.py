@@ -13,7 +13,7 @@ import msgspec
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claim_values import MISSING, lookup
-from gatepost_authz.claims import MAX_TEXT, Accepted
+from gatepost_authz.claims import MAX_TEXT, AcceptedClaims
 from gatepost_authz.config import TENANT_ID, ClientRule, Issuer, RoleRule, Target
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.presets import Preset
@@ -127,7 +127,7 @@ def names_by_segment(settings: Issuer, preset: Preset) -> bool:
 
 def caller_from(
     claims: Mapping[str, object],
-    accepted: Accepted,
+    accepted: AcceptedClaims,
     rules: TenantRules,
     *,
     captured: str | None,
@@ -204,7 +204,7 @@ def check_tenant(tenant: str, rules: TenantRules, tenancy: Tenancy) -> None:
         raise InvalidToken("unknown_tenant").with_details(tenant=tenant)
 
 
-def client_rule(accepted: Accepted, settings: Issuer) -> ClientRule:
+def client_rule(accepted: AcceptedClaims, settings: Issuer) -> ClientRule:
     """Return the rule of the machine that speaks for itself, or an empty one."""
     if accepted.subject_kind != "client" or accepted.client_id is None:
         return NO_CLIENT_RULE

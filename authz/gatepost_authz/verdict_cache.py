@@ -7,7 +7,7 @@ import msgspec
 
 from gatepost_authz.answer_cache import RandomCache
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.signature import Versioned
+from gatepost_authz.signature import VersionedKeys
 
 DEFAULT_CAPACITY = 20_000
 MIN_ACCEPTED = 20_000
@@ -27,7 +27,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """An accepted token and the time until which it may be reused."""
 
     caller: TenantContext
-    keys: Versioned
+    keys: VersionedKeys
     version: int
     made_at: float
     ends_at: float
@@ -36,7 +36,7 @@ class Verdict(msgspec.Struct, frozen=True):
 def verdict_on(
     caller: TenantContext,
     *,
-    keys: Versioned,
+    keys: VersionedKeys,
     version: int,
     now: float,
     lifetime: float = LIFETIME,

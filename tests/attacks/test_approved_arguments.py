@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gatepost.cli.approvals import print_request
-from gatepost.dashboard.argument_form import Field, Filled, fields_of, filled
+from gatepost.dashboard.argument_form import Field, FilledForm, fields_of, filled
 from gatepost.dashboard.argument_tree import read
 from gatepost.dashboard.assets import Assets
 from gatepost.dashboard.escaping import MAX_MARKS, hidden, spelt
@@ -39,7 +39,7 @@ def form_of(arguments: bytes, schema: dict[str, Any] | None = None) -> list[Fiel
     return fields_of(decoded(arguments), schema or {})
 
 
-def filled_form(arguments: bytes, schema: dict[str, Any], text: str) -> Filled:
+def filled_form(arguments: bytes, schema: dict[str, Any], text: str) -> FilledForm:
     """Return the first argument after a user types *text*."""
     fields = form_of(arguments, schema)
     return filled(fields, {fields[0].key: text})

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost_authz.claims import Accepted, Expected, check_claims
+from gatepost_authz.claims import AcceptedClaims, ExpectedClaims, check_claims
 from gatepost_authz.errors import ExpiredToken, InvalidToken, NotYetValidToken, WrongAudience
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.subjects import PERSONAL
@@ -28,7 +28,7 @@ RELAXED_PRESET = Preset(
     must_equal={"token_use": "access"},
     machine=(NO_SUBJECT, SUBJECT_IS_CLIENT, CallerMark(claim="idtyp", value="app")),
 )
-EXPECTED_RULES = Expected(
+EXPECTED_RULES = ExpectedClaims(
     issuer=ISSUER, resource=RESOURCE, audiences=frozenset(), preset=GENERIC_PRESET
 )
 
@@ -37,11 +37,13 @@ def claims(**changes: Any) -> dict[str, Any]:
     return {n: v for n, v in FORGE.claims(**{"jti": "id-1"} | changes).items() if v is not ABSENT}
 
 
-def check(expected: Expected = EXPECTED_RULES, *, now: float = NOW, **changes: Any) -> Accepted:
+def check(
+    expected: ExpectedClaims = EXPECTED_RULES, *, now: float = NOW, **changes: Any
+) -> AcceptedClaims:
     return check_claims(claims(**changes), expected, now=now)
 
 
-def relaxed_rules(**changes: Any) -> Expected:
+def relaxed_rules(**changes: Any) -> ExpectedClaims:
     return msgspec.structs.replace(EXPECTED_RULES, preset=RELAXED_PRESET, **changes)
 
 
@@ -322,10 +324,10 @@ def test_a_preset_can_require_a_claim_value_of_access_tokens(token_use: Any) -> 
 
 
 def test_all_optional_claims_are_read() -> None:
-    """They become the fields of `Accepted`."""
+    """They become the fields of `AcceptedClaims`."""
     accepted = check(acr="phr", auth_time=NOW - 5.5, sid="session-1", act={"sub": "agent"})
 
-    assert accepted == Accepted(
+    assert accepted == AcceptedClaims(
         subject="alice",
         subject_kind="user",
         client_id="client-1",

@@ -6,12 +6,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost_authz.claims import Accepted, Expected, check_claims
+from gatepost_authz.claims import AcceptedClaims, ExpectedClaims, check_claims
 from gatepost_authz.errors import AuthError
 from gatepost_authz.presets import PRESETS
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE
 
-EXPECTED_RULES = Expected(
+EXPECTED_RULES = ExpectedClaims(
     issuer=ISSUER,
     resource=RESOURCE,
     audiences=frozenset({"api://gate"}),
@@ -120,7 +120,7 @@ def is_acceptable(claims: dict[str, Any]) -> bool:
     )
 
 
-def accepted_claims(claims: dict[str, Any]) -> Accepted | None:
+def accepted_claims(claims: dict[str, Any]) -> AcceptedClaims | None:
     try:
         return check_claims(claims, EXPECTED_RULES, now=NOW)
     except AuthError:

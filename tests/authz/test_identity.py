@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
-from gatepost_authz.identity import Login, check_identity
+from gatepost_authz.identity import ExpectedSignIn, check_identity
 from gatepost_authz.token_rules import TokenRules
 from tests.authz.conftest import (
     FORGE,
@@ -36,10 +36,10 @@ CALLER = TenantContext(
 )
 
 
-def login(preset: str = "generic", **changes: Any) -> Login:
+def login(preset: str = "generic", **changes: Any) -> ExpectedSignIn:
     """Return a sign-in at an issuer of that preset."""
     trusted = IssuerRegistry([issuer(preset=preset)]).issuers[0]
-    usual = Login(
+    usual = ExpectedSignIn(
         issuer=ISSUER,
         client_id=CLIENT,
         nonce="n-1",
@@ -67,7 +67,9 @@ def identity(**claims: Any) -> str:
     return FORGE.token(header=header, sign=sign, **usual | claims)
 
 
-async def check(token: str, expected: Login, keys: AuthzKeys | None = None, **options: Any) -> None:
+async def check(
+    token: str, expected: ExpectedSignIn, keys: AuthzKeys | None = None, **options: Any
+) -> None:
     await check_identity(token, expected, keys or AuthzKeys(), clock=lambda: NOW, **options)
 
 

@@ -4,7 +4,7 @@ import ast
 import inspect
 
 from gatepost_authz import errors
-from gatepost_authz.claims import Registered
+from gatepost_authz.claims import RegisteredClaims
 from gatepost_authz.fetch import FetchError
 from gatepost_authz.presets import PRESETS
 from gatepost_authz.reasons import FETCH_FAILURES, LABEL_OF, LABELS, RULES
@@ -17,7 +17,7 @@ ERROR_CLASSES = {
 }
 FAMILIES = {
     "bad_{}": {
-        *Registered.__struct_fields__,
+        *RegisteredClaims.__struct_fields__,
         *(name for preset in PRESETS.values() for name in preset.client_claims),
         *(name for preset in PRESETS.values() for name in preset.subject_claims),
         *(name for preset in PRESETS.values() for name in preset.token_id_claims),

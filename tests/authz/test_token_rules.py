@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gatepost_authz.claims import Accepted, check_claims
+from gatepost_authz.claims import AcceptedClaims, check_claims
 from gatepost_authz.config import TenantRule
 from gatepost_authz.errors import InvalidToken, WrongAudience
 from gatepost_authz.issuers import IssuerRegistry
@@ -17,7 +17,9 @@ from tests.support.measuring import each
 OTHER_ISSUER = "https://other.example"
 
 
-def accepted_claims(rules: TokenRules, *, preset: str = "generic", **changes: Any) -> Accepted:
+def accepted_claims(
+    rules: TokenRules, *, preset: str = "generic", **changes: Any
+) -> AcceptedClaims:
     """Return what the gate reads in a token with these changed claims."""
     settings = issuer(preset=preset, audiences=("api://gate",), tokens=rules)
     trusted = IssuerRegistry([settings]).issuers[0]

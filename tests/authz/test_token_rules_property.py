@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.claims import Accepted, check_claims
+from gatepost_authz.claims import AcceptedClaims, check_claims
 from gatepost_authz.config import Introspection, TenantRule
 from gatepost_authz.errors import AuthError
 from gatepost_authz.issuers import IssuerRegistry
@@ -161,7 +161,7 @@ def is_access_token(claims: dict[str, Any], name: str) -> bool:
 
 
 def has_a_subject(
-    claims: dict[str, Any], accepted: Accepted | TenantContext, name: str, rules: TokenRules
+    claims: dict[str, Any], accepted: AcceptedClaims | TenantContext, name: str, rules: TokenRules
 ) -> bool:
     """Return whether a person's subject is its claim, and a client without subject is no person."""
     chosen = adjusted(PRESETS[name], rules).subject_claims

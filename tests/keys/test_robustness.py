@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost_keys.issuer.bounded import Bounded
+from gatepost_keys.issuer.bounded import BoundedDict
 from gatepost_keys.issuer.wire import MalformedRequest, parameters
 from tests.support.sign_in import CALLBACK, RESOURCE, CodeFlow
 
@@ -105,7 +105,7 @@ def test_arbitrary_query_bytes_give_parameters_or_a_refusal(encoded: bytes) -> N
 
 def test_a_bounded_store_evicts_the_least_recently_used_entry() -> None:
     """A busy client stays during a flood of registrations."""
-    memory: Bounded[int] = Bounded(3)
+    memory: BoundedDict[int] = BoundedDict(3)
     for number in range(3):
         memory.put(str(number), number)
     memory.get("0")

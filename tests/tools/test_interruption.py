@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.http.body import Gone
+from gatepost.http.body import ClientDisconnected
 from gatepost.mcp.body import read_body
 from gatepost.mcp.endpoint import EndpointLimits
 from gatepost.mcp.jsonrpc import JsonRpcError
@@ -177,7 +177,7 @@ async def test_a_body_that_never_ends_is_given_up() -> None:
 
 async def test_a_client_that_hangs_up_is_not_answered() -> None:
     """No client is left to read an answer."""
-    with pytest.raises(Gone):
+    with pytest.raises(ClientDisconnected):
         await read_body(a_caller(), ScriptedBody(b"{", ends=False, hangs_up=True), 100, 60)
 
 

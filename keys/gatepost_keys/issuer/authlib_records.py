@@ -93,7 +93,7 @@ class TokenFamily(msgspec.Struct, eq=False):
     revoked: bool = False
 
 
-class Code(msgspec.Struct, kw_only=True, eq=False):
+class IssuedCode(msgspec.Struct, kw_only=True, eq=False):
     """An authorization code. It stays known after use, so that a replay is noticed."""
 
     client_id: str

@@ -27,7 +27,7 @@ IDENTITY = frozenset({OPENID, "profile", "email", "offline_access"})
 """Scopes that are about the person and not about a resource; they are in no access token."""
 
 
-class Form(msgspec.Struct, frozen=True):
+class RequestForm(msgspec.Struct, frozen=True):
     """One request's parameters, each at most once, but for `resource` (RFC 8707 section 2)."""
 
     method: str
@@ -46,7 +46,7 @@ class IssuerResponse(msgspec.Struct, frozen=True):
     location: str = ""
 
 
-class Payload(BasicOAuth2Payload):
+class AuthlibPayload(BasicOAuth2Payload):
     """The parameters as Authlib reads them."""
 
     @property
@@ -71,10 +71,10 @@ class Payload(BasicOAuth2Payload):
 class ClientRequest(rfc6749.OAuth2Request):
     """A request as Authlib's grants read it."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: RequestForm) -> None:
         headers = {"Authorization": form.authorization} if form.authorization else {}
         super().__init__(form.method, form.url, headers=headers)
-        self.payload = Payload(dict(form.values))
+        self.payload = AuthlibPayload(dict(form.values))
         self.resources = form.resources
         self.resource = ""
         self.named = client_named(form)
@@ -98,7 +98,9 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
         self.shape = issuer.settings.imitation
         self.resources = Resources(issuer.settings.resources)
 
-    def answer(self, form: Form, respond: Callable[[Form], IssuerResponse]) -> IssuerResponse:
+    def answer(
+        self, form: RequestForm, respond: Callable[[RequestForm], IssuerResponse]
+    ) -> IssuerResponse:
         """Call *respond* for a client that authenticates in at most one way."""
         try:
             check_authentication(form)
@@ -157,7 +159,7 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
     def send_signal(self, name: str, *args: object, **kwargs: object) -> None:
         """Do nothing; there are no signals."""
 
-    def create_oauth2_request(self, request: Form | ClientRequest) -> ClientRequest:
+    def create_oauth2_request(self, request: RequestForm | ClientRequest) -> ClientRequest:
         return request if isinstance(request, ClientRequest) else ClientRequest(request)
 
     def handle_response(
@@ -191,13 +193,13 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
 
     def _knows_client(self, request: object) -> bool:
         """Return whether the client that a token request names exists."""
-        client_id = client_named(request) if isinstance(request, Form) else ""
+        client_id = client_named(request) if isinstance(request, RequestForm) else ""
         if isinstance(request, ClientRequest):
             client_id = request.named
         return self.query_client(client_id) is not None
 
 
-def check_authentication(form: Form) -> None:
+def check_authentication(form: RequestForm) -> None:
     """Refuse what Authlib cannot read, and clients that authenticate twice (RFC 6749 2.3)."""
     if form.authorization is None:
         return
@@ -217,7 +219,7 @@ def basic_client(credentials: str) -> str:
     return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[0]
 
 
-def client_named(form: Form) -> str:
+def client_named(form: RequestForm) -> str:
     """Return the client id that a request names, in its header or its form."""
     if form.authorization is not None:
         with suppress(ValueError):

@@ -16,8 +16,8 @@ from gatepost_keys.issuer.authlib_records import RegisteredClient, SignIn
 from gatepost_keys.issuer.authorization_server import (
     IDENTITY,
     AuthorizationServer,
-    Form,
     IssuerResponse,
+    RequestForm,
 )
 from gatepost_keys.issuer.browser_session import BrowserSession, keep, session_of
 from gatepost_keys.issuer.issuer_endpoint import RouteHandler
@@ -41,7 +41,7 @@ class UnusableRequest(Exception):
 class AuthorizationReview(msgspec.Struct, frozen=True, kw_only=True):
     """An authorization request that may be shown to a person."""
 
-    form: Form
+    form: RequestForm
     client: RegisteredClient
     redirect_uri: str
     scopes: tuple[str, ...]
@@ -74,7 +74,7 @@ class AuthorizationReview(msgspec.Struct, frozen=True, kw_only=True):
         return not (must_sign_in_again or too_old or (self.acr and self.acr != sign_in.acr))
 
 
-def review(server: AuthorizationServer, form: Form) -> AuthorizationReview:
+def review(server: AuthorizationServer, form: RequestForm) -> AuthorizationReview:
     """
     Check an authorization request.
 

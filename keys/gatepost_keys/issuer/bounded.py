@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 
-class Bounded(Generic[V]):
+class BoundedDict(Generic[V]):
     """At most *limit* entries by string key; the one unused for longest goes first."""
 
     def __init__(self, limit: int) -> None:

@@ -11,8 +11,8 @@ from gatepost_keys.issuer.authlib_records import AccessToken, RegisteredClient
 from gatepost_keys.issuer.authorization_server import (
     AuthorizationServer,
     ClientRequest,
-    Form,
     IssuerResponse,
+    RequestForm,
 )
 from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 
@@ -51,7 +51,7 @@ def serve(server: AuthorizationServer) -> RouteHandler:
         return tokeninfo(server)
     server.register_endpoint(IntrospectionEndpoint)
 
-    def introspect(form: Form) -> IssuerResponse:
+    def introspect(form: RequestForm) -> IssuerResponse:
         answer: IssuerResponse = server.create_endpoint_response(
             IntrospectionEndpoint.ENDPOINT_NAME, form
         )

@@ -11,8 +11,8 @@ from gatepost_keys.issuer.authlib_records import AccessToken, RefreshToken, Regi
 from gatepost_keys.issuer.authorization_server import (
     AuthorizationServer,
     ClientRequest,
-    Form,
     IssuerResponse,
+    RequestForm,
 )
 from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 
@@ -42,7 +42,7 @@ def serve(server: AuthorizationServer) -> RouteHandler:
     """Revoke a token; answer 200 for unknown tokens too."""
     server.register_endpoint(Revocation)
 
-    def revoke(form: Form) -> IssuerResponse:
+    def revoke(form: RequestForm) -> IssuerResponse:
         answer: IssuerResponse = server.create_endpoint_response(Revocation.ENDPOINT_NAME, form)
         return answer
 

@@ -7,8 +7,8 @@ from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.authorization_server import (
     AuthorizationServer,
     ClientRequest,
-    Form,
     IssuerResponse,
+    RequestForm,
 )
 from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.state import CLI_CLIENT
@@ -21,7 +21,7 @@ def serve(server: AuthorizationServer) -> RouteHandler:
     Rotate the keys for `gatepost-cli`; `remove_old=true` also removes the keys before the new one.
     """
 
-    def rotate(form: Form) -> IssuerResponse:
+    def rotate(form: RequestForm) -> IssuerResponse:
         client = server.authenticate_client(ClientRequest(form), METHODS)
         if client.client_id != CLI_CLIENT:
             return IssuerResponse(403, {"error": "unauthorized_client"}, {})

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from gatepost_keys.issuer import wire
-from gatepost_keys.issuer.authorization_server import AuthorizationServer, Form
+from gatepost_keys.issuer.authorization_server import AuthorizationServer, RequestForm
 from gatepost_keys.issuer.authorize import UnusableRequest, refuse, review
 from gatepost_keys.issuer.browser_session import keep, session_of, start
 from gatepost_keys.issuer.issuer_endpoint import RouteHandler
@@ -13,7 +13,7 @@ from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.settings import ACR_VALUES
 
 
-def form_in(query: str, request: Request) -> Form:
+def form_in(query: str, request: Request) -> RequestForm:
     """Return the authorization request that a page carried in its form."""
     return wire.form_from(request, query.encode("ascii", "replace"))
 

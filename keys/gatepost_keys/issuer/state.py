@@ -10,13 +10,13 @@ import msgspec
 from gatepost_keys.imitation.facts import filled
 from gatepost_keys.issuer.authlib_records import (
     AccessToken,
-    Code,
+    IssuedCode,
     RefreshToken,
     RegisteredClient,
     SignIn,
     TokenFamily,
 )
-from gatepost_keys.issuer.bounded import Bounded
+from gatepost_keys.issuer.bounded import BoundedDict
 from gatepost_keys.issuer.settings import ACR_VALUES, IssuerSettings, StaticClient
 from gatepost_keys.issuer.signing import SigningKeys
 from gatepost_keys.mint import AccessTokenClaims, Identity, half_hash, sign
@@ -42,11 +42,11 @@ class DevelopmentIssuer:
         shape = settings.imitation
         with_next = shape.next_key or shape.identity_key == "other"
         self.keys = SigningKeys(settings.algorithm, with_next=with_next)
-        self.clients: Bounded[RegisteredClient] = Bounded(1_000)
-        self.codes: Bounded[Code] = Bounded(1_000)
-        self.refresh_tokens: Bounded[RefreshToken] = Bounded(10_000)
-        self.access_tokens: Bounded[AccessToken] = Bounded(10_000)
-        self.sessions: Bounded[SignIn] = Bounded(1_000)
+        self.clients: BoundedDict[RegisteredClient] = BoundedDict(1_000)
+        self.codes: BoundedDict[IssuedCode] = BoundedDict(1_000)
+        self.refresh_tokens: BoundedDict[RefreshToken] = BoundedDict(10_000)
+        self.access_tokens: BoundedDict[AccessToken] = BoundedDict(10_000)
+        self.sessions: BoundedDict[SignIn] = BoundedDict(1_000)
         self._secret = secrets.token_bytes(32)
         # Beside the registered clients: clients that register by the thousand displace each other,
         # never these.

@@ -9,7 +9,7 @@ from authlib.oauth2.rfc7636.challenge import (  # type: ignore[import-untyped]
     compare_s256_code_challenge,
 )
 
-from gatepost_keys.issuer.authlib_records import Code, RefreshToken, RegisteredClient, SignIn
+from gatepost_keys.issuer.authlib_records import IssuedCode, RefreshToken, RegisteredClient, SignIn
 from gatepost_keys.issuer.authorization_server import OPENID, AuthorizationServer, ClientRequest
 from gatepost_keys.issuer.state import digest
 from gatepost_keys.issuer.terminal import MintGrant
@@ -58,7 +58,7 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
 
     def save_authorization_code(self, code: str, request: ClientRequest) -> None:
         issuer = self.server.issuer
-        record = Code(
+        record = IssuedCode(
             client_id=request.client.client_id,
             redirect_uri=request.payload.redirect_uri,
             scope=request.scope,
@@ -73,7 +73,7 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
         )
         issuer.codes.put(digest(code), record)
 
-    def query_authorization_code(self, code: str, client: RegisteredClient) -> Code | None:
+    def query_authorization_code(self, code: str, client: RegisteredClient) -> IssuedCode | None:
         issuer = self.server.issuer
         record = issuer.codes.get(digest(code))
         if record is None:
@@ -90,16 +90,16 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
         super().validate_token_request()
         self.server.check_target(self.request, self.request.authorization_code.resource)
 
-    def authenticate_user(self, authorization_code: Code) -> SignIn:
+    def authenticate_user(self, authorization_code: IssuedCode) -> SignIn:
         return authorization_code.sign_in
 
-    def delete_authorization_code(self, authorization_code: Code) -> None:
+    def delete_authorization_code(self, authorization_code: IssuedCode) -> None:
         authorization_code.used = True
 
     def generate_token(
         self, user: SignIn, scope: str, include_refresh_token: bool = True, **_: object
     ) -> dict[str, object]:
-        code: Code = self.request.authorization_code
+        code: IssuedCode = self.request.authorization_code
         record = RefreshToken(
             client_id=code.client_id,
             scope=scope,

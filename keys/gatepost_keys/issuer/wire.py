@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
-from gatepost_keys.issuer.authorization_server import Form, IssuerResponse
+from gatepost_keys.issuer.authorization_server import IssuerResponse, RequestForm
 
 MAX_BODY = 16_384
 MAX_QUERY = 8_192
@@ -47,13 +47,13 @@ async def body_of(request: Request, media_type: str) -> bytes:
     return bytes(body)
 
 
-async def form_of(request: Request) -> Form:
+async def form_of(request: Request) -> RequestForm:
     """Return the parameters of a form body (RFC 6749 appendix B)."""
     body = await body_of(request, "application/x-www-form-urlencoded")
     return form_from(request, body)
 
 
-def query_of(request: Request) -> Form:
+def query_of(request: Request) -> RequestForm:
     """Return the parameters of the query."""
     query: bytes = request.scope["query_string"]
     if len(query) > MAX_QUERY:
@@ -77,7 +77,7 @@ def parameters(encoded: bytes) -> list[tuple[str, str]]:
         raise MalformedRequest("The parameters cannot be read") from None
 
 
-def form_from(request: Request, encoded: bytes) -> Form:
+def form_from(request: Request, encoded: bytes) -> RequestForm:
     """Return the parameters that *encoded* holds, with the client's credentials from *request*."""
     values: dict[str, str] = {}
     resources = []
@@ -93,7 +93,7 @@ def form_from(request: Request, encoded: bytes) -> Form:
     headers = request.headers.getlist("authorization")
     if len(headers) > 1:
         raise MalformedRequest("Two Authorization headers")
-    return Form(
+    return RequestForm(
         request.method,
         str(request.url),
         values,

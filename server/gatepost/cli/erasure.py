@@ -19,7 +19,7 @@ from gatepost.policy.approvals.request_lists import erase_decider
 from gatepost.policy.revocation.revocation_records import revocation, suspension
 from gatepost.policy.script_reviews.store import SUBJECT as SCRIPTS
 from gatepost.policy.script_reviews.store import ScriptApprovals
-from gatepost.runtime.erasure import TenantErasure, TenantInventory, Unfinished, counted_records
+from gatepost.runtime.erasure import ErasureBlocked, TenantErasure, TenantInventory, counted_records
 from gatepost.runtime.recent_callers import forget_person
 from gatepost.storage.audit import EVERY_TENANT
 from gatepost.storage.backends import scheme_of
@@ -77,7 +77,7 @@ def erase(  # its options
 
     try:
         is_complete = run_with_stores(config, do)
-    except Unfinished:
+    except ErasureBlocked:
         raise click.ClickException(
             f"A call still writes data of tenant {tenant_id}. The tenant is suspended. Run the "
             "command again when its calls have ended or the server that runs them has stopped."

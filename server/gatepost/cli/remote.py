@@ -16,7 +16,7 @@ import msgspec
 from gatepost.cli.configuration import nearest, visible
 from gatepost.cli.doctor import STDIN, read_token, tls_context
 from gatepost.dev.token_command import DEFAULT_STATE, STATE_FILE, DevState
-from gatepost.doctor.http import Unreachable
+from gatepost.doctor.http import ServerUnreachable
 from gatepost.mcp_client.access_tokens import SignedInTokens, no_sign_in
 from gatepost.mcp_client.client_session import GetToken, RemoteSession, RequestFailed, connected
 from gatepost.mcp_client.kept_sign_in import KeptSignIn, state_home
@@ -147,7 +147,7 @@ def run_session(
         return asyncio.run(run())
     except TimeoutError:
         raise click.ClickException("There was no sign-in within five minutes.") from None
-    except (RequestFailed, SignInFailed, Unreachable) as error:
+    except (RequestFailed, SignInFailed, ServerUnreachable) as error:
         raise click.ClickException(visible(str(error))) from None
 
 

@@ -56,7 +56,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         return "a-" + self.name.encode(errors="surrogatepass").hex()
 
 
-class Filled(msgspec.Struct, frozen=True, kw_only=True):
+class FilledForm(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a form: changed arguments, removed arguments and errors."""
 
     changed: Mapping[str, Any]
@@ -96,7 +96,7 @@ def fields_of(shown_arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> 
     ]
 
 
-def filled(fields: Sequence[Field], form: Mapping[str, str]) -> Filled:
+def filled(fields: Sequence[Field], form: Mapping[str, str]) -> FilledForm:
     """Return the fields as submitted; a field that was not submitted is unchanged."""
     changed: dict[str, Any] = {}
     removed: set[str] = set()
@@ -117,7 +117,7 @@ def filled(fields: Sequence[Field], form: Mapping[str, str]) -> Filled:
             except ValueError as error:
                 now = msgspec.structs.replace(now, error=str(error))
         after.append(now)
-    return Filled(changed=changed, removed=frozenset(removed), fields=tuple(after))
+    return FilledForm(changed=changed, removed=frozenset(removed), fields=tuple(after))
 
 
 def _field(

@@ -20,7 +20,7 @@ from gatepost_authz.config import DashboardClient, Target
 from gatepost_authz.discovery import Discovery, IssuerMetadata
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
-from gatepost_authz.identity import Login, check_identity
+from gatepost_authz.identity import ExpectedSignIn, check_identity
 from gatepost_authz.introspector import PAUSE_S
 from gatepost_authz.issuer_key_sets import location_of
 from gatepost_authz.issuers import TrustedIssuer
@@ -239,7 +239,7 @@ class SignInVerifier:
         if caller.subject_kind != "user":
             raise InvalidToken("no_person")
         caller.require(self._baseline)
-        login = Login(
+        login = ExpectedSignIn(
             issuer=party.issuer,
             client_id=party.client.client_id,
             nonce=attempt.nonce,

@@ -14,10 +14,10 @@ from gatepost.dashboard.location import DashboardLocation, DashboardPaths, valid
 from gatepost.dashboard.page import DECIDERS, NotShown, PageRequest, PageResponse, PageRoute
 from gatepost.dashboard.page_response import ResponseSender
 from gatepost.dashboard.templating import TOKEN_FIELD, TOKEN_HEADER, Templates
-from gatepost.http.body import Gone, TooLarge, read_body
+from gatepost.http.body import ClientDisconnected, TooLarge, read_body
 from gatepost.http.checks import authorities
 from gatepost.http.edge import peer_of
-from gatepost.http.open_streams import Closing, OpenStreams, TooMany
+from gatepost.http.open_streams import OpenStreams, ServerStopping, TooMany
 from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.policy.approvals.approval_request import SignedInApprover
 from gatepost_authz.caller import TenantContext
@@ -213,7 +213,7 @@ class CheckedPage:
             raise PageRefused(fault.status, "Request not readable", fault.sentence) from None
         except TooLarge:
             raise PageRefused(413, "Form too large", "The form is larger than the limit.") from None
-        except Gone:
+        except ClientDisconnected:
             raise PageRefused(
                 400, "Form incomplete", "The form arrived incomplete. Send it again."
             ) from None
@@ -251,7 +251,7 @@ class CheckedPage:
             live = LiveStream(session, self._services.sessions, self._services.streams)
             try:
                 await live.run(answer.events, receive, reply)
-            except (TooMany, Closing):
+            except (TooMany, ServerStopping):
                 raise TOO_MANY_WINDOWS from None
         elif answer.file is not None:
             await reply.file(answer, extra_headers)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gatepost.doctor.http import HttpAnswer, HttpProbe, Unreachable
+from gatepost.doctor.http import HttpAnswer, HttpProbe, ServerUnreachable
 from gatepost.doctor.report import CLIENT, SERVER, Findings
 
 MODERN = "2026-07-28"
@@ -54,7 +54,7 @@ async def call_without_token(wire: HttpProbe, url: str, findings: Findings) -> H
         if answer.status in {400, 404, 405, 406, 415}:
             # A server of the older revisions may check the message before the token.
             answer = await initialize(wire, url)
-    except Unreachable as unreachable:
+    except ServerUnreachable as unreachable:
         findings.fail(
             "connect",
             f"{url} cannot be reached ({unreachable})",
@@ -110,7 +110,7 @@ async def call(wire: HttpProbe, url: str, token: str, findings: Findings) -> boo
         answer = await discover(wire, url, token)
         if not _has_result(answer) and answer.status not in {401, 403, 503}:
             answer = await initialize(wire, url, token)
-    except Unreachable as unreachable:
+    except ServerUnreachable as unreachable:
         findings.fail(
             NAME,
             f"no answer to the first call ({unreachable})",

@@ -6,7 +6,7 @@ import httpx2
 
 from gatepost.doctor.call import call, call_without_token
 from gatepost.doctor.challenge import read_challenge
-from gatepost.doctor.http import HttpProbe, Unreachable, problem_of_address
+from gatepost.doctor.http import HttpProbe, ServerUnreachable, problem_of_address
 from gatepost.doctor.issuer import ExaminedIssuer
 from gatepost.doctor.report import SERVER, Findings, Report
 from gatepost.doctor.resource import INSPECTOR, ResourceDocuments, issuers_of
@@ -68,7 +68,7 @@ async def _preflight(wire: HttpProbe, url: str, findings: Findings) -> None:
     }
     try:
         answer = await wire.send("OPTIONS", url, headers=headers)
-    except Unreachable:
+    except ServerUnreachable:
         return
     if answer.header("access-control-allow-origin") in {"*", INSPECTOR}:
         findings.ok("browsers", f"web pages of {INSPECTOR} can call the server")

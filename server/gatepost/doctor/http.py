@@ -26,7 +26,7 @@ ADVICE = {
 FIRST_EVENT = re.compile(rb"^data:[^\r\n]*\S.*?(?:\r\n\r\n|\n\n|\r\r)", re.MULTILINE | re.DOTALL)
 
 
-class Unreachable(Exception):
+class ServerUnreachable(Exception):
     """There was no HTTP answer; the text has the reason, and ``advice`` what to do, if known."""
 
     def __init__(self, reason: str, *, advice: str = "") -> None:
@@ -136,13 +136,13 @@ async def _body_of(response: httpx2.Response) -> bytes:
     return body[:LIMIT_BYTES]
 
 
-def _unreachable(error: Exception) -> Unreachable:
+def _unreachable(error: Exception) -> ServerUnreachable:
     if isinstance(error, httpx2.TimeoutException | TimeoutError):
-        return Unreachable(f"no answer within {TIMEOUT_S:g} seconds")
+        return ServerUnreachable(f"no answer within {TIMEOUT_S:g} seconds")
     problem = certificate_problem(error)
     if problem:
-        return Unreachable(CERTIFICATES[problem], advice=ADVICE.get(problem, "renew it"))
-    return Unreachable(str(error) or type(error).__name__)
+        return ServerUnreachable(CERTIFICATES[problem], advice=ADVICE.get(problem, "renew it"))
+    return ServerUnreachable(str(error) or type(error).__name__)
 
 
 def is_loopback(url: str) -> bool:

@@ -1,6 +1,6 @@
 """Check the authorization server, as far as clients and the resource depend on it."""
 
-from gatepost.doctor.http import HttpProbe, Unreachable, problem_of_address
+from gatepost.doctor.http import HttpProbe, ServerUnreachable, problem_of_address
 from gatepost.doctor.report import CLIENT, ISSUER, SERVER, Findings
 from gatepost_authz.discovery import locations
 from gatepost_authz.jwk import ALGORITHMS, UnusableKeySet, import_set
@@ -43,7 +43,7 @@ class ExaminedIssuer:
         for url in locations(self.issuer):
             try:
                 answer = await self.wire.get(url)
-            except Unreachable as unreachable:
+            except ServerUnreachable as unreachable:
                 self._unreachable(unreachable)
                 return {}
             document = answer.json_object() if answer.status == 200 else None
@@ -61,7 +61,7 @@ class ExaminedIssuer:
         )
         return {}
 
-    def _unreachable(self, reason: Unreachable) -> None:
+    def _unreachable(self, reason: ServerUnreachable) -> None:
         self.findings.fail(
             METADATA,
             f"the authorization server {self.issuer} cannot be reached ({reason})",
@@ -142,7 +142,7 @@ class ExaminedIssuer:
             return
         try:
             answer = await self.wire.get(url)
-        except Unreachable as unreachable:
+        except ServerUnreachable as unreachable:
             self._no_keys(f"has a key set that cannot be reached at {url} ({unreachable})")
             return
         keys = answer.json_object() if answer.status == 200 else None

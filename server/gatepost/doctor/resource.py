@@ -2,7 +2,13 @@
 
 from urllib.parse import urlsplit
 
-from gatepost.doctor.http import HttpAnswer, HttpProbe, Unreachable, normal, problem_of_address
+from gatepost.doctor.http import (
+    HttpAnswer,
+    HttpProbe,
+    ServerUnreachable,
+    normal,
+    problem_of_address,
+)
 from gatepost.doctor.report import SERVER, Findings
 
 NAME = "resource metadata"
@@ -49,7 +55,7 @@ class ResourceDocuments:
     async def _get(self, url: str) -> tuple[dict[str, object] | None, str]:
         try:
             answer = await self.wire.get(url, origin=INSPECTOR)
-        except Unreachable as unreachable:
+        except ServerUnreachable as unreachable:
             return None, str(unreachable)
         document = answer.json_object() if answer.status == 200 else None
         if document is None:

@@ -6,7 +6,7 @@ from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
-from gatepost.doctor.http import HttpAnswer, HttpProbe, Unreachable
+from gatepost.doctor.http import HttpAnswer, HttpProbe, ServerUnreachable
 from gatepost.doctor.report import CLIENT, ISSUER, Findings
 from gatepost_authz.strict_json import StrictJsonError, loads_object
 
@@ -50,7 +50,7 @@ async def request_token(
         form |= {"client_id": credentials.client_id, "client_secret": credentials.client_secret}
     try:
         answer = await wire.send("POST", endpoint, headers=headers, body=urlencode(form).encode())
-    except Unreachable as unreachable:
+    except ServerUnreachable as unreachable:
         findings.fail(
             NAME,
             f"the token endpoint {endpoint} cannot be reached ({unreachable})",

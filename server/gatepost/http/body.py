@@ -20,7 +20,7 @@ EndOfCall = Literal["revoked", "suspended"]
 WATCH_AFTER_S = 0.05
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client hung up before its request was complete."""
 
 
@@ -34,7 +34,7 @@ class RequestCancelled(Exception):
 
 async def read_body(receive: Receive, limit: int) -> bytes:
     """
-    Read the whole body; raises TooLarge, or Gone when the rest never comes.
+    Read the whole body; raises TooLarge, or ClientDisconnected if the rest never comes.
 
     The edge has already refused a body that declares itself too large.
     """
@@ -54,7 +54,7 @@ async def read_body(receive: Receive, limit: int) -> bytes:
         if not message.get("more_body"):
             return b"".join(chunks)
         message = await receive()
-    raise Gone
+    raise ClientDisconnected
 
 
 LARGE_BODIES = 32

@@ -40,7 +40,7 @@ class TooMany(Exception):
     """The caller, or the process, has as many streams open as allowed."""
 
 
-class Closing(Exception):
+class ServerStopping(Exception):
     """The server is about to stop and opens no more streams."""
 
 
@@ -91,7 +91,7 @@ class OpenStreams:
     def enter(self, stream: OpenStream) -> None:
         """Add a stream; a second call does nothing. Raises TooMany or Closing."""
         if self._closing:
-            raise Closing
+            raise ServerStopping
         if stream in self._open:
             return
         owner = stream.caller.principal_key

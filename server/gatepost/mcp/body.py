@@ -37,8 +37,8 @@ async def read_body(caller: TenantContext, receive: Receive, limit: int, within_
     """
     Read the whole body.
 
-    Raises JsonRpcError if it is too large or too slow, Gone if the client leaves before its end,
-    TooManyWaiting if too many bodies of the caller arrive at once.
+    Raises JsonRpcError if it is too large or too slow, ClientDisconnected if the client leaves
+    before its end, TooManyWaiting if too many bodies of the caller arrive at once.
     """
     try:
         # One deadline for all of it: a byte now and then must not keep a request alive.

@@ -26,7 +26,7 @@ class CompletionReference(msgspec.Struct):
     uri: str = ""
 
 
-class Typed(msgspec.Struct):
+class PartialArgument(msgspec.Struct):
     """The argument's name and the part of its value typed so far."""
 
     name: str
@@ -43,7 +43,7 @@ class CompletionContext(msgspec.Struct):
 async def complete(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `completion/complete`."""
     reference: CompletionReference = _converted(CompletionReference, ask.params.ref, "ref")
-    typed: Typed = _converted(Typed, ask.params.argument, "argument")
+    typed: PartialArgument = _converted(PartialArgument, ask.params.argument, "argument")
     context_arguments: dict[str, str] = {}
     if ask.params.context is not UNSET and ask.revision != WITHOUT_CONTEXT:
         context_arguments = decode_as(CompletionContext, bytes(ask.params.context)).arguments

@@ -28,7 +28,7 @@ from gatepost.mcp.request import (
     version_in,
 )
 from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, Replies
-from gatepost.mcp.revisions import MessageKind, Ruling, decide, is_modern
+from gatepost.mcp.revisions import MessageKind, RequestHandling, decide, is_modern
 from gatepost.mcp.server import McpServer
 from gatepost.mcp.sessions.requests import (
     BATCH_REFUSED,
@@ -56,14 +56,14 @@ METHOD_NOT_ALLOWED = JsonRpcError(
     headers=((b"allow", b"GET, POST, DELETE"),),
 )
 LEGACY_REFUSALS = {
-    Ruling.NO_SESSION: SESSION_ID_REQUIRED,
-    Ruling.SESSION: SESSION_NOT_FOUND,
-    Ruling.LISTEN: SESSION_NOT_FOUND,
-    Ruling.END: SESSION_NOT_FOUND,
-    Ruling.BATCH: SESSION_NOT_FOUND,
-    Ruling.RESPONSE: SESSION_NOT_FOUND,
-    Ruling.NO_BATCH: BATCH_REFUSED,
-    Ruling.NO_RESPONSE: UNEXPECTED_RESPONSE,
+    RequestHandling.NO_SESSION: SESSION_ID_REQUIRED,
+    RequestHandling.SESSION: SESSION_NOT_FOUND,
+    RequestHandling.LISTEN: SESSION_NOT_FOUND,
+    RequestHandling.END: SESSION_NOT_FOUND,
+    RequestHandling.BATCH: SESSION_NOT_FOUND,
+    RequestHandling.RESPONSE: SESSION_NOT_FOUND,
+    RequestHandling.NO_BATCH: BATCH_REFUSED,
+    RequestHandling.NO_RESPONSE: UNEXPECTED_RESPONSE,
 }
 REPEATED_HEADER = JsonRpcError(HEADER_MISMATCH, "A routing header is sent twice", legacy_status=400)
 
@@ -100,7 +100,7 @@ class Dispatch:
         headers: Headers = scope.get(HEADERS_BY_NAME) or dict(scope["headers"])
         version, session = version_in(headers), SESSION_HEADER in headers
         ruling = decide(scope["method"], header=version, session=session)
-        if ruling is Ruling.NOT_ALLOWED:
+        if ruling is RequestHandling.NOT_ALLOWED:
             modern_one = version is not None and is_modern(version)
             return self._legacy.refused(None, NOT_ALLOWED if modern_one else METHOD_NOT_ALLOWED)
         if len(headers) != len(scope["headers"]) and is_doubled(scope["headers"]):
@@ -112,7 +112,7 @@ class Dispatch:
         channel = await self._sessions.find(exchange) if session else None
         if channel is None:
             return self._legacy.refused(None, LEGACY_REFUSALS[ruling])
-        if ruling is Ruling.END:
+        if ruling is RequestHandling.END:
             return await self._sessions.end(exchange, channel)
         return await self._sessions.listen(exchange, channel)
 
@@ -136,14 +136,14 @@ class Dispatch:
             handshake=message.method == INITIALIZE,
         )
         try:
-            if ruling in (Ruling.SESSION, Ruling.SESSION_OR_UNSERVED):
+            if ruling in (RequestHandling.SESSION, RequestHandling.SESSION_OR_UNSERVED):
                 channel = await self._sessions.find(exchange)
                 if channel is not None:
                     return await self._sessions.request(exchange, message, identity, channel)
-            if ruling is Ruling.WITHOUT_SESSION:
+            if ruling is RequestHandling.WITHOUT_SESSION:
                 return await self._sessionless.request(exchange, message, identity, params, problem)
             await self._server.count(exchange.caller)
-            if ruling is Ruling.HANDSHAKE:
+            if ruling is RequestHandling.HANDSHAKE:
                 return await self._sessions.initialize(exchange, message, identity)
         except StoreUnavailable as outage:
             return self._legacy.unavailable(exchange.request_id, identity, outage)
@@ -164,9 +164,9 @@ class Dispatch:
             body=None if version is UNSET else version,
             session=SESSION_HEADER in exchange.headers,
         )
-        if ruling is Ruling.DROP:
+        if ruling is RequestHandling.DROP:
             return ACCEPTED
-        if ruling is Ruling.SESSION and (channel := await self._sessions.find(exchange)):
+        if ruling is RequestHandling.SESSION and (channel := await self._sessions.find(exchange)):
             return await self._sessions.notify(exchange, message, channel)
         return self._refuse(ruling, exchange.headers, None, params)
 
@@ -176,7 +176,7 @@ class Dispatch:
         headers = exchange.headers
         session = SESSION_HEADER in headers
         ruling = decide("POST", MessageKind.RESPONSE, header=exchange.version, session=session)
-        if ruling is Ruling.RESPONSE and (channel := await self._sessions.find(exchange)):
+        if ruling is RequestHandling.RESPONSE and (channel := await self._sessions.find(exchange)):
             return await self._sessions.respond(message, channel)
         return self._refuse(ruling, headers, None, NO_PARAMS)
 
@@ -185,24 +185,24 @@ class Dispatch:
         headers = exchange.headers
         session_named = SESSION_HEADER in headers
         ruling = decide("POST", MessageKind.BATCH, header=exchange.version, session=session_named)
-        if ruling is Ruling.BATCH_WITHOUT_SESSION:
+        if ruling is RequestHandling.BATCH_WITHOUT_SESSION:
             return await self._sessionless.batch(exchange, batch)
-        if ruling is Ruling.BATCH and (channel := await self._sessions.find(exchange)):
+        if ruling is RequestHandling.BATCH and (channel := await self._sessions.find(exchange)):
             return await self._sessions.batch(exchange, batch, channel)
         await self._server.count(exchange.caller)
         return self._refuse(ruling, headers, None, NO_PARAMS)
 
     def _refuse(
-        self, ruling: Ruling, headers: Headers, identity: bytes | None, params: Params
+        self, ruling: RequestHandling, headers: Headers, identity: bytes | None, params: Params
     ) -> ExchangeResponse:
         """Return the error for a method that is unknown, or that needs a session."""
         if ruling in LEGACY_REFUSALS:
             return self._legacy.refused(identity, LEGACY_REFUSALS[ruling])
         meta = NO_META if params.meta is UNSET else params.meta
         version = version_in(headers) if meta.version is UNSET else meta.version
-        if ruling is Ruling.NO_META:
+        if ruling is RequestHandling.NO_META:
             refusal = no_meta(meta)
-        elif ruling is Ruling.MISMATCH:
+        elif ruling is RequestHandling.MISMATCH:
             refusal = mismatch("MCP-Protocol-Version", "the version in params._meta")
         else:
             refusal = unserved(version or "")

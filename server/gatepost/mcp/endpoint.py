@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
-from gatepost.http.body import Gone, UntilDisconnect
+from gatepost.http.body import ClientDisconnected, UntilDisconnect
 from gatepost.http.scope import REQUEST_ID, RPC, WHOLE_BODY
 from gatepost.mcp.body import read_body, too_much
 from gatepost.mcp.dispatch import REPEATED_HEADER, Dispatch
@@ -134,7 +134,7 @@ class Endpoint:
             answer = self._modern.unavailable(scope.get(REQUEST_ID, ""), None, outage)
         except RevokedToken as revoked:
             answer = self._modern.challenged(scope["path"], None, revoked)
-        except Gone:
+        except ClientDisconnected:
             answer = None
         # Nearly all answers are an ExchangeResponse; testing for the other type costs five times as
         # much.

@@ -120,7 +120,7 @@ def frame(data: bytes, event_id: str = "") -> bytes:
     return b"id: %b\n%b" % (event_id.encode(), event) if event_id else event
 
 
-class Woken(Exception):
+class WaitInterrupted(Exception):
     """Interrupts a wait because the stream has something to send or to look up."""
 
 
@@ -154,7 +154,7 @@ class EventStream(ABC):
         self._streams = streams
         self._wait: asyncio.Timeout | None = None
         """The wait in progress that `_interrupt` ends."""
-        self._unfinished_send: Begun | None = None
+        self._unfinished_send: StartedAwaitable | None = None
         self._idle = False
         self._is_due = False
         self._over = False
@@ -220,7 +220,7 @@ class EventStream(ABC):
                 else:
                     await self._catch_up()
             await self._until_woken(send(_body_event(self.last_event(), more_body=False)))
-        except Woken:
+        except WaitInterrupted:
             # The stream ended while the client did not read, so it gets no last event.
             return
         finally:
@@ -230,7 +230,7 @@ class EventStream(ABC):
             self.release()
 
     async def _until_woken(self, work: Awaitable[Any]) -> Any:
-        """Await *work*; raises Woken when the stream has something else to do."""
+        """Await *work*; raises WaitInterrupted when the stream has other work."""
         wait = self._wait = asyncio.timeout(None)
         try:
             async with wait:
@@ -238,7 +238,7 @@ class EventStream(ABC):
         except TimeoutError:
             if not wait.expired():
                 raise  # the work's own
-            raise Woken from None
+            raise WaitInterrupted from None
         finally:
             self._wait = None
 
@@ -256,16 +256,16 @@ class EventStream(ABC):
         self._idle = True
         try:
             return bool((await self._until_woken(receive()))["type"] == "http.disconnect")
-        except Woken:
+        except WaitInterrupted:
             return False
         finally:
             self._idle = False
 
     async def _catch_up(self) -> None:
-        """Wait until the client accepts the write in progress; raises Woken if the stream ended."""
+        """Wait until the client accepts the write in progress; raises WaitInterrupted."""
         if self._unfinished_send is not None:
             if self._over:
-                raise Woken
+                raise WaitInterrupted
             unfinished_send, self._unfinished_send = self._unfinished_send, None
             await self._until_woken(unfinished_send)
 
@@ -285,7 +285,7 @@ class EventStream(ABC):
         return True
 
 
-class Begun(Generator[Any, Any, Any]):
+class StartedAwaitable(Generator[Any, Any, Any]):
     """A started awaitable that is suspended; awaiting it continues from there."""
 
     __slots__ = ("_waiting", "_work")
@@ -294,7 +294,7 @@ class Begun(Generator[Any, Any, Any]):
         self._work = work
         self._waiting = waiting
 
-    def __await__(self) -> "Begun":
+    def __await__(self) -> "StartedAwaitable":
         return self
 
     def send(self, value: Any) -> Any:
@@ -312,14 +312,14 @@ class Begun(Generator[Any, Any, Any]):
         self._work.close()
 
 
-def begin(work: Awaitable[Any]) -> Begun | None:
+def begin(work: Awaitable[Any]) -> StartedAwaitable | None:
     """Run *work* until it has to wait; return the rest, or None if it is finished."""
     steps = work.__await__()
     try:
         waiting = next(steps)
     except StopIteration:
         return None
-    return Begun(steps, waiting)
+    return StartedAwaitable(steps, waiting)
 
 
 def _body_event(frame: bytes, *, more_body: bool = True) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class JsonRpcMessage(Members, gc=False):
     params: Raw | UnsetType = UNSET
 
 
-class Loose(msgspec.Struct):
+class UntypedMessage(msgspec.Struct):
     """A message whose members have the wrong types; only its id is read."""
 
     id: Raw | UnsetType = UNSET
@@ -102,7 +102,7 @@ class Loose(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(JsonRpcMessage).decode
 _decode_batch = msgspec.json.Decoder(list[Raw]).decode
-_decode_loose = msgspec.json.Decoder(Loose).decode
+_decode_loose = msgspec.json.Decoder(UntypedMessage).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 

@@ -33,7 +33,7 @@ class MessageKind(Enum):
     BATCH = "batch"
 
 
-class Ruling(Enum):
+class RequestHandling(Enum):
     """What the endpoint does with a request; the value names the rows of the requirement table."""
 
     MODERN = "DE-01"
@@ -87,7 +87,7 @@ def decide(
     body: str | None = None,
     session: bool = False,
     handshake: bool = False,
-) -> Ruling:
+) -> RequestHandling:
     """
     Decide how to serve a request.
 
@@ -105,39 +105,41 @@ def decide(
     served_by_session = session and (header is None or not is_modern(header))
     if kind is MessageKind.BATCH:
         if not session and header in (None, BATCHING):
-            return Ruling.BATCH_WITHOUT_SESSION
-        return Ruling.BATCH if served_by_session else Ruling.NO_BATCH
-    return Ruling.RESPONSE if served_by_session else Ruling.NO_RESPONSE
+            return RequestHandling.BATCH_WITHOUT_SESSION
+        return RequestHandling.BATCH if served_by_session else RequestHandling.NO_BATCH
+    return RequestHandling.RESPONSE if served_by_session else RequestHandling.NO_RESPONSE
 
 
-def _verb(verb: str, header: str | None, session: bool) -> Ruling:
-    served = {"GET": Ruling.LISTEN, "DELETE": Ruling.END}
+def _verb(verb: str, header: str | None, session: bool) -> RequestHandling:
+    served = {"GET": RequestHandling.LISTEN, "DELETE": RequestHandling.END}
     if verb not in served or (header is not None and is_modern(header)):
-        return Ruling.NOT_ALLOWED
-    return served[verb] if session else Ruling.NO_SESSION
+        return RequestHandling.NOT_ALLOWED
+    return served[verb] if session else RequestHandling.NO_SESSION
 
 
-def _request(header: str | None, body: str | None, session: bool, handshake: bool) -> Ruling:
+def _request(
+    header: str | None, body: str | None, session: bool, handshake: bool
+) -> RequestHandling:
     if body is not None and is_modern(body):
         # A session id or Last-Event-ID beside it is ignored (DE-14).
         if header != body:
-            return Ruling.MISMATCH
-        return Ruling.MODERN if body == MODERN else Ruling.UNSERVED
+            return RequestHandling.MISMATCH
+        return RequestHandling.MODERN if body == MODERN else RequestHandling.UNSERVED
     if body is not None:
         if header != body:
-            return Ruling.MISMATCH
-        return Ruling.SESSION_OR_UNSERVED if session else Ruling.UNSERVED
+            return RequestHandling.MISMATCH
+        return RequestHandling.SESSION_OR_UNSERVED if session else RequestHandling.UNSERVED
     if header is not None and is_modern(header):
-        return Ruling.NO_META
+        return RequestHandling.NO_META
     if session:
-        return Ruling.SESSION
-    return Ruling.HANDSHAKE if handshake else Ruling.WITHOUT_SESSION
+        return RequestHandling.SESSION
+    return RequestHandling.HANDSHAKE if handshake else RequestHandling.WITHOUT_SESSION
 
 
-def _notification(version: str | None, session: bool) -> Ruling:
+def _notification(version: str | None, session: bool) -> RequestHandling:
     if version is not None and is_modern(version):
-        return Ruling.DROP if version == MODERN else Ruling.UNSERVED
-    return Ruling.SESSION if session else Ruling.DROP
+        return RequestHandling.DROP if version == MODERN else RequestHandling.UNSERVED
+    return RequestHandling.SESSION if session else RequestHandling.DROP
 
 
 def counter_offer(requested: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from gatepost.http.open_streams import Closing, TooMany
+from gatepost.http.open_streams import ServerStopping, TooMany
 from gatepost.mcp.change_notifications import ChangeNotification, ChangeSubscription
 from gatepost.mcp.event_stream import EventStream, frame, reads_events
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, RATE_LIMITED, JsonRpcError
@@ -82,7 +82,7 @@ async def listen(
         server.streams.enter(listener)
     except TooMany:
         raise TOO_MANY from None
-    except Closing:
+    except ServerStopping:
         raise SERVER_STOPPING from None
     with ExitStack() as undo:
         undo.callback(server.streams.leave, listener)

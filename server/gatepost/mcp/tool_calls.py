@@ -23,7 +23,7 @@ from gatepost.tools.client import (
     InputRequest,
     LoggingLevel,
     MissingCapability,
-    Unaccepted,
+    TaskNotAccepted,
     Waiting,
 )
 from gatepost.tools.interruption import StopCause
@@ -112,7 +112,7 @@ class DetachableClient:
 
     def refuse(self) -> bool:
         """
-        End the call with Unaccepted when it waits to become a task.
+        End the call with TaskNotAccepted when it waits to become a task.
 
         Return whether it waits already; False also if it is a task.
         """
@@ -127,13 +127,13 @@ class DetachableClient:
         self._decided.set()
 
     async def detach(self, *, state: bytes = b"") -> None:
-        """Ask to become a task; return when the task is accepted, raise Unaccepted if refused."""
+        """Ask to become a task; raise TaskNotAccepted if it is refused."""
         if not self._is_task:
             self.before.state = state
             self.detaching.set()
             await self._decided.wait()
             if self._refused:
-                raise Unaccepted
+                raise TaskNotAccepted
         await self._client.detach(state=state)
 
     async def request(

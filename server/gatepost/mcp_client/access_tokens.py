@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from gatepost.doctor.challenge import read_challenge
-from gatepost.doctor.http import HttpAnswer, Unreachable
+from gatepost.doctor.http import HttpAnswer, ServerUnreachable
 from gatepost.doctor.report import Findings
 from gatepost.mcp_client.kept_sign_in import KeptSignIn, KeptTokens
 from gatepost.mcp_client.sign_in import BrowserSignIn, SignInFailed
@@ -73,7 +73,7 @@ class SignedInTokens:
                 except OSError as error:
                     self._not_kept(error)
                 return tokens
-        except (SignInFailed, Unreachable, OSError):
+        except (SignInFailed, ServerUnreachable, OSError):
             return None
 
     def _read(self) -> KeptTokens | None:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from gatepost.doctor.http import HttpAnswer, Unreachable, problem_of_address
+from gatepost.doctor.http import HttpAnswer, ServerUnreachable, problem_of_address
 from gatepost.mcp.revisions import MODERN
 from gatepost.upstreams.connection import (
     NO_OPTIONS,
@@ -158,7 +158,7 @@ class RemoteSession:
                     outcome = self._of_message(await _whole(reply), identity)
                 return outcome, HttpAnswer(self._url, reply.status_code, fields, b"")
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-            raise Unreachable(str(error) or type(error).__name__) from error
+            raise ServerUnreachable(str(error) or type(error).__name__) from error
 
     async def _of_stream(
         self, reply: httpx2.Response, identity: int | None

@@ -14,7 +14,7 @@ from gatepost.credentials.token_endpoint import covers
 from gatepost.doctor.http import (
     HttpAnswer,
     HttpProbe,
-    Unreachable,
+    ServerUnreachable,
     is_loopback,
     problem_of_address,
 )
@@ -149,7 +149,7 @@ class BrowserSignIn:
         body = urlencode({"token": token, "client_id": tokens.client_id}).encode()
         try:
             answer = await self._probe.send("POST", endpoint, headers=FORM, body=body)
-        except Unreachable:
+        except ServerUnreachable:
             return False
         return answer.status == 200
 

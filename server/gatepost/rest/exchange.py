@@ -8,7 +8,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gatepost.http.body import (
-    Gone,
+    ClientDisconnected,
     RequestCancelled,
     RunningRequests,
     TooLarge,
@@ -86,7 +86,7 @@ class RestExchange:
                 extra={"request_id": scope.get(REQUEST_ID), "reason": str(outage)},
             )
             reply = responses.refused(responses.store_unavailable())
-        except (Gone, RequestCancelled):
+        except (ClientDisconnected, RequestCancelled):
             return  # the client is gone
         headers = [(b"x-content-type-options", b"nosniff"), *reply.headers]
         if reply.status != NO_CONTENT:

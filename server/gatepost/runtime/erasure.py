@@ -50,7 +50,7 @@ def counted_records(counts: Mapping[str, int]) -> list[str]:
     return [f"{number} {kind.replace('_', ' ')}" for kind, number in sorted(counts.items())]
 
 
-class Unfinished(Exception):
+class ErasureBlocked(Exception):
     """A process still writes for the tenant, although it is suspended."""
 
 
@@ -90,7 +90,7 @@ class TenantErasure:
                 return
             await pause(PAUSE_S)
         if not (await self.inventory()).is_nothing:
-            raise Unfinished
+            raise ErasureBlocked
 
     async def _remove(self, tell: ReportErased) -> bool:
         """Do one pass; return whether it removed anything."""

@@ -39,7 +39,7 @@ class SecretDescription(msgspec.Struct, frozen=True):
     """Whether it is a user name, which responses may contain."""
 
 
-class Resealed(msgspec.Struct, frozen=True):
+class ResealResult(msgspec.Struct, frozen=True):
     """The result of resealing all secrets."""
 
     sealed: int
@@ -142,7 +142,7 @@ class SecretStore:
         entries = await self._records.of(tenant).entries(SUBJECT).all()
         return [entry.key for entry in entries if NAME.fullmatch(entry.key)]
 
-    async def reseal(self) -> Resealed:
+    async def reseal(self) -> ResealResult:
         """Reseal all secrets with the newest key, so that older keys can be removed."""
         sealed = current = 0
         unreadable = []
@@ -156,7 +156,7 @@ class SecretStore:
                     unreadable.append((tenant, str(failure)))
                     continue
                 sealed, current = sealed + anew, current + (not anew)
-        return Resealed(sealed, current, tuple(unreadable))
+        return ResealResult(sealed, current, tuple(unreadable))
 
     async def _resealed(self, tenant: str, name: str) -> bool:
         entries = self._records.of(tenant).entries(SUBJECT)

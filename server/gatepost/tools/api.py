@@ -15,7 +15,7 @@ from gatepost.tools.effects import FileWrite
 from gatepost.tools.failure import Failure as Failure
 from gatepost.tools.failure import FailureKind as FailureKind
 from gatepost.tools.failure import ToolFailure as ToolFailure
-from gatepost.tools.header_arguments import Routed
+from gatepost.tools.header_arguments import RoutedArgument
 from gatepost.tools.idempotency_key import IdempotencyKey as IdempotencyKey
 from gatepost.tools.offer_origin import Origin as Origin
 from gatepost.tools.secret import SecretPath
@@ -95,7 +95,7 @@ class Tool(Offer, frozen=True, kw_only=True):
     annotations: Annotations = Annotations()
     effects: Effects = Effects()
     """Equal to the annotations, unless the author states them separately."""
-    routed: tuple[Routed, ...] = ()
+    routed: tuple[RoutedArgument, ...] = ()
     task_support: TaskSupport = "forbidden"
     """Whether a call may, or for MCP clients must, become a task."""
     detaches: bool = False

@@ -24,7 +24,7 @@ LONGEST_SENTENCE = 400
 _encode = msgspec.json.encode
 
 
-class Hidden:
+class HiddenArguments:
     """
     The arguments that hold secrets, by the first step of their paths.
 
@@ -46,12 +46,12 @@ class Hidden:
         return not path or path[0] in self._first or None in self._first
 
 
-NOTHING_HIDDEN = Hidden(())
-EVERYTHING_HIDDEN = Hidden([(None,)])
+NOTHING_HIDDEN = HiddenArguments(())
+EVERYTHING_HIDDEN = HiddenArguments([(None,)])
 
 
 def described_error(
-    error: jsonschema_rs.ValidationError, hidden: Hidden = NOTHING_HIDDEN
+    error: jsonschema_rs.ValidationError, hidden: HiddenArguments = NOTHING_HIDDEN
 ) -> tuple[str, str]:
     """Return the argument at fault (empty if not a single one) and a sentence that says how."""
     kind = error.kind.as_dict()
@@ -143,7 +143,7 @@ Those of numbers are omitted: a validator takes longer to compare a number than 
 report a validation error.
 """
 
-Explain = Callable[[Any, Hidden], ToolFailure | None]
+Explain = Callable[[Any, HiddenArguments], ToolFailure | None]
 """Returns what is wrong with the beginning of a document, apart from what the cut removed."""
 
 
@@ -173,7 +173,7 @@ class Bounds:
         most_errors: int,
         most_steps: int = MAX_STEPS,
         copying: bool = False,
-        hidden: Hidden = NOTHING_HIDDEN,
+        hidden: HiddenArguments = NOTHING_HIDDEN,
     ) -> None:
         self._branching, self._explain, self._make = branching, explain, validator
         self._most_errors, self._most_steps, self._hidden = most_errors, most_steps, hidden
@@ -195,7 +195,7 @@ class Bounds:
         share = self._most_errors // members
         return min(share, isqrt(MAX_COPIED // members)) if self._copying else share
 
-    def hidden(self, arguments: bytes) -> Hidden:
+    def hidden(self, arguments: bytes) -> HiddenArguments:
         """Return what messages about these arguments must not show."""
         is_shown = is_quoted(arguments, with_secrets=bool(self._hidden))
         return self._hidden if is_shown else EVERYTHING_HIDDEN
@@ -247,7 +247,9 @@ class Bounds:
             self._validator = self._make()
         return self._validator
 
-    def _explained(self, value: Any, subschemas: int, members: int, hidden: Hidden) -> ToolFailure:
+    def _explained(
+        self, value: Any, subschemas: int, members: int, hidden: HiddenArguments
+    ) -> ToolFailure:
         if failure := self.of_beginning(value, members, hidden):
             return failure
         if subschemas == 1:
@@ -263,7 +265,7 @@ class Bounds:
             "less at once.",
         )
 
-    def of_beginning(self, value: Any, members: int, hidden: Hidden) -> ToolFailure | None:
+    def of_beginning(self, value: Any, members: int, hidden: HiddenArguments) -> ToolFailure | None:
         """
         Return a validation error in the beginning of a long document; None if there is none to
         name.

@@ -76,7 +76,7 @@ class InputNeeded(BaseException):
         self.state = state
 
 
-class Unaccepted(BaseException):
+class TaskNotAccepted(BaseException):
     """
     Ends a call that should become a task and could not; its tool has not started.
 
@@ -106,7 +106,7 @@ def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
     return InputNeeded(requests, *states) if len(states) <= 1 else None
 
 
-class Pending(Exception):
+class ApprovalPending(Exception):
     """
     The call waits for an approval and its client cannot wait.
 
@@ -136,12 +136,12 @@ class Waiting(Protocol):
         """Return when the request is decided or has expired; raises StoreUnavailable."""
 
 
-def pending(waiting: Waiting) -> Pending:
+def pending(waiting: Waiting) -> ApprovalPending:
     """Return the exception for a client that stops waiting before the decision."""
-    return Pending(waiting.message_with_url, waiting.retry_after_s)
+    return ApprovalPending(waiting.message_with_url, waiting.retry_after_s)
 
 
-class Pausable(Protocol):
+class PausableLimit(Protocol):
     """A limit that does not apply to a call while it waits for a person."""
 
     def paused(self) -> AbstractContextManager[None]:

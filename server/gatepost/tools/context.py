@@ -57,7 +57,7 @@ class FileHead(msgspec.Struct, frozen=True):
     """Of the whole file, in bytes."""
 
 
-class Edited(msgspec.Struct, frozen=True):
+class EditedFile(msgspec.Struct, frozen=True):
     """A file after a change."""
 
     path: str
@@ -106,7 +106,7 @@ class Workspace(Protocol):
 
     async def edit(
         self, path: str, change: Callable[[bytes | None], bytes], *, limit: int
-    ) -> Edited:
+    ) -> EditedFile:
         """
         Replace a file by the result of *change*, or create it.
 

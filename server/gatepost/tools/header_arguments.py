@@ -13,7 +13,7 @@ TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", re.ASCII)  # RFC 9110 sectio
 TYPES: tuple[Any, ...] = ("string", "integer", "boolean")
 
 
-class Routed(msgspec.Struct, frozen=True):
+class RoutedArgument(msgspec.Struct, frozen=True):
     """An argument that the client repeats as ``Mcp-Param-<header>`` (``x-mcp-header``)."""
 
     path: tuple[str, ...]
@@ -23,7 +23,7 @@ class Routed(msgspec.Struct, frozen=True):
     type: Literal["string", "integer", "boolean"]
 
 
-def routed_arguments(schema: Mapping[str, Any]) -> tuple[Routed, ...]:
+def routed_arguments(schema: Mapping[str, Any]) -> tuple[RoutedArgument, ...]:
     """
     Return the arguments that a schema declares as headers; raises ValueError if one is invalid.
 
@@ -43,7 +43,7 @@ def routed_arguments(schema: Mapping[str, Any]) -> tuple[Routed, ...]:
     return routed
 
 
-def _reached(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Routed]:
+def _reached(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[RoutedArgument]:
     for name, inner in schema.get("properties", {}).items():
         if not isinstance(inner, Mapping):
             continue
@@ -58,7 +58,7 @@ def _reached(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Route
                 raise ValueError(
                     f"{KEYWORD} of {'.'.join(argument_path)}: proxies log headers; no secrets"
                 )
-            yield Routed(argument_path, header, kind)  # type: ignore[arg-type]  # just checked
+            yield RoutedArgument(argument_path, header, kind)  # type: ignore[arg-type]  # just checked
         yield from _reached(inner, argument_path)
 
 

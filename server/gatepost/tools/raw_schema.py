@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema_rs
 
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.bounded_validation import Bounds, Hidden, decoded, described_error
+from gatepost.tools.bounded_validation import Bounds, HiddenArguments, decoded, described_error
 from gatepost.tools.schema_branches import branching_of
 from gatepost.tools.secret import secret_arguments
 
@@ -101,7 +101,9 @@ def checker(schema: Mapping[str, Any]) -> Callable[[bytes], Any]:
     """
     validator = validator_of(schema)
 
-    def explain(value: Any, hidden: Hidden, ignored: Set[str] = COUNTED) -> ToolFailure | None:
+    def explain(
+        value: Any, hidden: HiddenArguments, ignored: Set[str] = COUNTED
+    ) -> ToolFailure | None:
         validation_errors = (
             error for error in validator.iter_errors(value) if error.kind.name not in ignored
         )
@@ -120,7 +122,7 @@ def checker(schema: Mapping[str, Any]) -> Callable[[bytes], Any]:
         explain,
         most_errors=MAX_ERRORS,
         copying=True,
-        hidden=Hidden(secret_arguments(schema)),
+        hidden=HiddenArguments(secret_arguments(schema)),
     )
 
     def check(arguments: bytes) -> Any:

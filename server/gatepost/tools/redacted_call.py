@@ -24,7 +24,7 @@ from gatepost.tools.client import (
     Capabilities,
     InputRequest,
     LoggingLevel,
-    Pausable,
+    PausableLimit,
     ProtocolError,
     Waiting,
 )
@@ -85,7 +85,7 @@ class RedactedCall(msgspec.Struct):
     """The tool's log messages."""
     written: list[tuple[str, str]] | None = None
     """The secrets in the call's arguments, computed once."""
-    limits: tuple[Pausable, ...] = ()
+    limits: tuple[PausableLimit, ...] = ()
     """The limits that `suspend_while_waiting` was called with."""
     remarks: dict[str, str] | None = None
     """Remarks of stages for the call's audit record."""
@@ -213,7 +213,7 @@ class RedactedCall(msgspec.Struct):
         """Return the capabilities that the client declared."""
         return self.call.client.capabilities
 
-    def suspend_while_waiting(self, limit: Pausable) -> None:
+    def suspend_while_waiting(self, limit: PausableLimit) -> None:
         """
         Suspend *limit* whenever this call waits for a person.
 

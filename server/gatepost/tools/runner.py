@@ -27,11 +27,11 @@ from gatepost.tools.api import (
 from gatepost.tools.call_context import ToolServices
 from gatepost.tools.client import (
     NO_CLIENT,
+    ApprovalPending,
     InputNeeded,
     MissingCapability,
-    Pending,
     ProtocolError,
-    Unaccepted,
+    TaskNotAccepted,
     all_needed,
 )
 from gatepost.tools.context import ChangeNotifier, Workspace
@@ -54,7 +54,7 @@ LONGEST_NAME = 8_192
 NO_LIMIT_S = 1e8
 """Three years, because the loops' timers know no infinity."""
 
-NOT_FAILURES = (InputNeeded, Unaccepted, GeneratorExit)
+NOT_FAILURES = (InputNeeded, TaskNotAccepted, GeneratorExit)
 """
 The exceptions that are no failure of a tool. With GeneratorExit Python closes a coroutine; one that
 a tool raises itself arrives as another error (`failed_with`). All others are failures: a library
@@ -335,7 +335,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
         return Outcome(failure=encodable_failure(error.failure), untrusted=error.untrusted)
     if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
-    if isinstance(error, Pending):
+    if isinstance(error, ApprovalPending):
         message, after_s = error.message, error.retry_after_s
         return Outcome(failure=Failure("approval_pending", message, retry_after=after_s))
     if isinstance(error, TokenExpired):

@@ -31,7 +31,7 @@ from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.bounded_validation import (
     NOTHING_HIDDEN,
     Bounds,
-    Hidden,
+    HiddenArguments,
     decoded,
     path_of,
     received,
@@ -144,7 +144,7 @@ class _ArgumentCheck:
             self._explain,
             most_errors=MAX_ERRORS,
             most_steps=MAX_TRIED,
-            hidden=Hidden(secret_arguments(schema)),
+            hidden=HiddenArguments(secret_arguments(schema)),
         )
 
     def check(self, arguments: bytes) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class _ArgumentCheck:
             self._validate_long = SchemaValidator(schema, _use_prebuilt=False).validate_json
         return self._validate_long
 
-    def _explain(self, value: Any, hidden: Hidden) -> ToolFailure | None:
+    def _explain(self, value: Any, hidden: HiddenArguments) -> ToolFailure | None:
         try:
             self._validate(msgspec.json.encode(value), strict=True)
         except ValidationError as error:
@@ -362,7 +362,7 @@ def _is_refused(error: ValidationError) -> bool:
     return any(detail["type"] in SHORTENED for detail in details)
 
 
-def _failure(error: ValidationError, names: str, hidden: Hidden) -> ToolFailure:
+def _failure(error: ValidationError, names: str, hidden: HiddenArguments) -> ToolFailure:
     count = error.error_count()
     if count > MAX_LISTED:
         message = (
@@ -379,7 +379,7 @@ def _failure(error: ValidationError, names: str, hidden: Hidden) -> ToolFailure:
     )
 
 
-def _sentence(detail: ErrorDetails, names: str, hidden: Hidden) -> str:
+def _sentence(detail: ErrorDetails, names: str, hidden: HiddenArguments) -> str:
     field = path_of(list(detail["loc"]))
     if detail["type"] == "missing":
         return f"`{field}` is required."

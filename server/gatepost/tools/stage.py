@@ -10,7 +10,7 @@ import msgspec
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call, Failure, Offer, Outcome
-from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
+from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, TaskNotAccepted
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.registry import Unknown
 from gatepost_authz.caller import TenantContext
@@ -56,7 +56,7 @@ class RequestLimits(Protocol):
         """Count a notification or a response, which gets no answer."""
 
 
-class Unlimited:
+class UnlimitedRequests:
     """Allows all requests."""
 
     async def spend(self, caller: TenantContext) -> Outcome | None:
@@ -72,7 +72,7 @@ class Unlimited:
         return None
 
 
-UNLIMITED = Unlimited()
+UNLIMITED = UnlimitedRequests()
 
 
 Next = Callable[[Call, Offer, Any], Awaitable[Outcome]]
@@ -131,7 +131,7 @@ _OUTCOMES: tuple[tuple[type[BaseException], str], ...] = (
     (MissingCapability, "missing_capability"),
     (ProtocolError, "protocol_error"),
     (InputNeeded, "input_required"),
-    (Unaccepted, "refused"),
+    (TaskNotAccepted, "refused"),
     (StoreUnavailable, "store_unavailable"),
     (asyncio.CancelledError, "cancelled"),
     (GeneratorExit, "cancelled"),

@@ -22,7 +22,7 @@ REFUSED = "The workspace cannot be used: its folder was not made for it. The ope
 log = logging.getLogger(__name__)
 
 
-class Owned:
+class FolderOwnership:
     """
     Checks once whether one tenant's folder may be used.
 

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import (
-    Edited,
+    EditedFile,
     FileHead,
     FolderListing,
     Item,
     WorkspaceFile,
     WorkspaceUsage,
 )
-from gatepost.workspace.ownership import NO_ROOT, PRIVATE, USAGE_FILE, Owned
+from gatepost.workspace.ownership import NO_ROOT, PRIVATE, USAGE_FILE, FolderOwnership
 from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of, written_of
 from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of, resolver_of
 from gatepost.workspace.tree import Parts, Tree
@@ -71,7 +71,7 @@ class Workspaces:
         """Return the workspace of one tenant; *tenant* is a validated tenant id."""
         workspace = self._tenants.get(tenant)
         if workspace is None:
-            home = Home(
+            home = DirectoryState(
                 self._root, tenant, self._quota, self._resolver, self._threads, self._running
             )
             workspace = self._tenants[tenant] = TenantWorkspace(self._root, tenant, home=home)
@@ -87,7 +87,7 @@ class Workspaces:
             os.close(self._root)
 
 
-class Home:
+class DirectoryState:
     """The state that a tenant's directories share: the usage, and the turns at the threads."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Home:
         self.usage_file = UsageFile(self._opened, self._count, quota)
         self.running = set() if running is None else running
         """The work of all tenants that is running; each is stopped by its event."""
-        self._owned = Owned(root, tenant, self.resolver)
+        self._owned = FolderOwnership(root, tenant, self.resolver)
         self._threads = threads
         self._running_threads = asyncio.Semaphore(THREADS_PER_TENANT)
         self._changes = asyncio.Lock()
@@ -208,9 +208,14 @@ class TenantWorkspace:
     __slots__ = ("_home", "_shown_root", "_tree")
 
     def __init__(
-        self, root: int, tenant: str, *, home: Home | None = None, tree: Tree | None = None
+        self,
+        root: int,
+        tenant: str,
+        *,
+        home: DirectoryState | None = None,
+        tree: Tree | None = None,
     ) -> None:
-        self._home = home or Home(root, tenant)
+        self._home = home or DirectoryState(root, tenant)
         self._tree = tree or Tree(root, (tenant,), self._home.resolver, SHOWN_ROOT)
         self._shown_root = self._tree.shown_path or SHOWN_ROOT
 
@@ -248,13 +253,13 @@ class TenantWorkspace:
 
     async def edit(
         self, path: str, change: Callable[[bytes | None], bytes], *, limit: int
-    ) -> Edited:
+    ) -> EditedFile:
         """Replace a file with the result of *change*, excluding other changes."""
         parts, tree = self._written(path), self._tree
         size, is_new = await self._home.change(
             lambda delta, stop: tree.edit(parts, change, delta, stop, limit=limit)
         )
-        return Edited(tree.shown_path + "/".join(parts), size, is_new)
+        return EditedFile(tree.shown_path + "/".join(parts), size, is_new)
 
     async def read(self, path: str, *, limit: int) -> bytes:
         """Read a file of at most *limit* bytes; ToolFailure when it is missing or larger."""

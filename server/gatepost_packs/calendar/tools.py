@@ -87,7 +87,7 @@ class CalendarEvent(BaseModel):
     url: str | None
 
 
-class Gap(BaseModel):
+class UnreadEntry(BaseModel):
     """A calendar or an event that could not be read."""
 
     reason: str
@@ -106,7 +106,7 @@ class Agenda(BaseModel):
     total: int
     """The number of all events; more than are listed if `truncated`."""
     truncated: bool
-    missing: list[Gap]
+    missing: list[UnreadEntry]
 
 
 @pack.tool(
@@ -146,7 +146,7 @@ async def calendar_read(
     if all(isinstance(result, ToolFailure) for result in fetched):
         raise next(result for result in fetched if isinstance(result, ToolFailure))
     gaps = [
-        Gap(calendar=source.name, reason=result.failure.message)
+        UnreadEntry(calendar=source.name, reason=result.failure.message)
         for source, result in zip(sources, fetched, strict=True)
         if isinstance(result, ToolFailure)
     ]
@@ -231,15 +231,17 @@ async def _read(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     return read
 
 
-def _agenda(begins: datetime, ends: datetime, read: dict[str, Any], gaps: list[Gap]) -> Agenda:
+def _agenda(
+    begins: datetime, ends: datetime, read: dict[str, Any], gaps: list[UnreadEntry]
+) -> Agenda:
     unreadable, left_out = read["unreadable"], read["left_out"]
     if unreadable and not read["readable"] and not gaps:
         calendar_name, reason = unreadable[0]["calendar"], unreadable[0]["reason"]
         message = f"The calendar {calendar_name} cannot be read: {reason}."
         raise ToolFailure("validation", message)
-    gaps += [Gap(**gap) for gap in (*unreadable, *left_out)]
+    gaps += [UnreadEntry(**gap) for gap in (*unreadable, *left_out)]
     if len(gaps) > MAX_GAPS:
-        summary = Gap(reason=f"{len(gaps) - MAX_GAPS} more are missing as well")
+        summary = UnreadEntry(reason=f"{len(gaps) - MAX_GAPS} more are missing as well")
         gaps = [*gaps[:MAX_GAPS], summary]
     return Agenda(
         start=begins.isoformat(),

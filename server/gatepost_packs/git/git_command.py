@@ -18,7 +18,7 @@ from gatepost.sandbox import SYSTEM, Confined, ProcessResult, run
 from gatepost_packs.git import repository
 from gatepost_packs.git.concurrency import limit, tenant_lock
 from gatepost_packs.git.policy import GitPlan
-from gatepost_packs.git.process_environment import Ground, fixed, program, variables
+from gatepost_packs.git.process_environment import GitDirectories, fixed, program, variables
 from gatepost_packs.git.progress import GitProgress, without_progress
 from gatepost_packs.git.remote_access import RemoteAccess, access_to, handed
 from gatepost_packs.git.repository_configuration import Configuration
@@ -78,7 +78,7 @@ async def perform(ctx: CallContext, plan: GitPlan, timeout_s: int) -> GitResult:
 
 
 @asynccontextmanager
-async def _ground(workspace: Workspace) -> AsyncIterator[Ground]:
+async def _ground(workspace: Workspace) -> AsyncIterator[GitDirectories]:
     area = workspace.area(AREA)
     root, home = await workspace.real_path(), await area.real_path()
     if not (home / "gitconfig").exists():
@@ -90,7 +90,7 @@ async def _ground(workspace: Workspace) -> AsyncIterator[Ground]:
                 shutil.rmtree(leftover, ignore_errors=True)
     run = Path(tempfile.mkdtemp(prefix="run-", dir=home))
     try:
-        yield Ground(root, home, run)
+        yield GitDirectories(root, home, run)
     finally:
         shutil.rmtree(run, ignore_errors=True)
 
@@ -107,7 +107,9 @@ FIRST_SETTINGS = b"""[init]
 class _Run:
     """One command; its caller holds the lock and the semaphores."""
 
-    def __init__(self, ctx: CallContext, plan: GitPlan, ground: Ground, timeout_s: int) -> None:
+    def __init__(
+        self, ctx: CallContext, plan: GitPlan, ground: GitDirectories, timeout_s: int
+    ) -> None:
         self.ctx, self.plan, self.ground, self.timeout_s = ctx, plan, ground, timeout_s
         self.folder = ground.root.joinpath(*plan.folder)
         self.target = None if plan.target is None else self.folder.joinpath(*plan.target)

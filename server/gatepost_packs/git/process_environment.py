@@ -78,7 +78,7 @@ LENIENT = ("zeroPaddedFilemode", "badTimezone", "missingSpaceBeforeDate", "missi
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-class Ground(msgspec.Struct, frozen=True):
+class GitDirectories(msgspec.Struct, frozen=True):
     """The real directories of one call."""
 
     root: Path
@@ -95,7 +95,12 @@ def program() -> str | None:
 
 
 def variables(
-    ground: Ground, *, work_tree: bool, protocols: str, reads: bool, settings: Mapping[str, str]
+    ground: GitDirectories,
+    *,
+    work_tree: bool,
+    protocols: str,
+    reads: bool,
+    settings: Mapping[str, str],
 ) -> dict[str, str]:
     """
     Return the complete environment of one git process.

@@ -9,7 +9,12 @@ import msgspec
 
 from gatepost import CallContext, ToolFailure
 from gatepost_authz import Network
-from gatepost_packs.git.process_environment import Ground, pinned, ssh_command, ssh_configuration
+from gatepost_packs.git.process_environment import (
+    GitDirectories,
+    pinned,
+    ssh_command,
+    ssh_configuration,
+)
 from gatepost_packs.git.settings import GitSettings
 from gatepost_packs.git.url import USUAL_PORTS, RemoteUrl, Scheme
 from gatepost_packs.ssh.settings import SshSettings
@@ -50,7 +55,9 @@ class RemoteAccess(msgspec.Struct, frozen=True):
     secret: RemoteSecret | None = None
 
 
-async def access_to(ctx: CallContext, remotes: Sequence[RemoteUrl], ground: Ground) -> RemoteAccess:
+async def access_to(
+    ctx: CallContext, remotes: Sequence[RemoteUrl], ground: GitDirectories
+) -> RemoteAccess:
     """Resolve and check *remotes*; ToolFailure if one of them may not be reached."""
     addresses_by_remote = {
         (remote.scheme, remote.host, remote.port): await ctx.http.addresses(
@@ -92,7 +99,9 @@ async def access_to(ctx: CallContext, remotes: Sequence[RemoteUrl], ground: Grou
     )
 
 
-def _ssh(ctx: CallContext, hosts: dict[str, tuple[str, int]], key: str, ground: Ground) -> str:
+def _ssh(
+    ctx: CallContext, hosts: dict[str, tuple[str, int]], key: str, ground: GitDirectories
+) -> str:
     known_hosts_file = ground.run / "known_hosts"
     known_hosts_file.write_text("\n".join([*ctx.settings(SshSettings).lines, ""]))
     configuration = ground.run / "ssh_config"

@@ -32,7 +32,7 @@ class Label(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
-class Received(msgspec.Struct, frozen=True):
+class ReceivedIssue(msgspec.Struct, frozen=True):
     """An issue or pull request as GitHub sends it; only the used members."""
 
     number: int
@@ -62,7 +62,7 @@ class Issues(BaseModel):
     next_page: int | None
 
 
-class Created(BaseModel):
+class CreatedIssue(BaseModel):
     """The created issue."""
 
     number: int
@@ -108,7 +108,7 @@ async def github_list_issues(
         message = "This page is too large to read: pass a smaller `limit`."
         raise ToolFailure("validation", message, field="limit")
     try:
-        received = msgspec.json.decode(reply.body, type=list[Received])
+        received = msgspec.json.decode(reply.body, type=list[ReceivedIssue])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise unread(wrote=False) from None
     next_link = NEXT_PAGE.search(reply.headers.get("link", ""))
@@ -136,15 +136,15 @@ async def github_create_issue(
     assignees: Annotated[
         GitHubNames, Field(description="User names of who should see to it", max_length=10)
     ] = [],  # noqa: B006  # see above
-) -> Created:
+) -> CreatedIssue:
     """Create an issue in a GitHub repository."""
     fields = {"title": title, "body": body, "labels": labels, "assignees": assignees}
     reply = await _sent(ctx, "POST", repo, json=fields)
     try:
-        received = msgspec.json.decode(reply.body, type=Received)
+        received = msgspec.json.decode(reply.body, type=ReceivedIssue)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise unread(wrote=True) from None
-    return Created(number=received.number, url=received.html_url)
+    return CreatedIssue(number=received.number, url=received.html_url)
 
 
 async def _sent(ctx: CallContext, method: str, repo: str, **carried: Any) -> OutboundReply:
@@ -175,7 +175,7 @@ async def _sent(ctx: CallContext, method: str, repo: str, **carried: Any) -> Out
     return reply
 
 
-def _issue(received: Received) -> Issue:
+def _issue(received: ReceivedIssue) -> Issue:
     names = [label if isinstance(label, str) else label.name for label in received.labels]
     return Issue(
         number=received.number,

@@ -45,7 +45,7 @@ class CachedDescription(msgspec.Struct):
     """The parsed document, made on first use."""
 
 
-class Cache:
+class DescriptionCache:
     """Descriptions by tenant and URL, cached for an hour; tenants do not share entries."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -76,10 +76,10 @@ def _weight(cached: CachedDescription) -> int:
     return len(cached.data) + (cached.document.weight if cached.document is not None else 0)
 
 
-CACHE = Cache()
+CACHE = DescriptionCache()
 
 
-class Chunk(BaseModel):
+class DescriptionPart(BaseModel):
     """A part of the description."""
 
     status_code: int
@@ -89,7 +89,7 @@ class Chunk(BaseModel):
     text: str
 
 
-class Path(BaseModel):
+class DescribedOperation(BaseModel):
     """One operation."""
 
     path: str
@@ -97,13 +97,13 @@ class Path(BaseModel):
     summary: str
 
 
-class Paths(BaseModel):
+class OperationPage(BaseModel):
     """One page of operations."""
 
     total: int
     offset: int
     limit: int
-    entries: list[Path]
+    entries: list[DescribedOperation]
 
 
 @pack.tool(
@@ -124,7 +124,7 @@ async def gitlab_openapi_spec(
         int, Field(description="Max bytes to return", ge=MIN_SHOWN, le=MAX_SHOWN)
     ] = 200_000,
     refresh: Refresh = False,
-) -> Chunk:
+) -> DescriptionPart:
     """
     Return the GitLab OpenAPI YAML specification (chunked for large specs).
 
@@ -138,7 +138,7 @@ async def gitlab_openapi_spec(
     except UnicodeDecodeError:
         message = f"The document at {spec_url[:500]} is not UTF-8 text."
         raise ToolFailure("validation", message, field="spec_url") from None
-    return Chunk(
+    return DescriptionPart(
         status_code=200,
         offset=begin,
         total_bytes=len(data),
@@ -165,7 +165,7 @@ async def gitlab_openapi_paths(
     limit: Annotated[int, Field(description="Max results to return", ge=1, le=MAX_LISTED)] = 200,
     offset: Annotated[int, Field(description="Pagination offset", ge=0)] = 0,
     refresh: Refresh = False,
-) -> Paths:
+) -> OperationPage:
     """List GitLab OpenAPI paths and methods for endpoint discovery."""
     document = await _document(ctx, spec_url, refresh)
     lowered = (filter_text or "").lower()
@@ -174,12 +174,12 @@ async def gitlab_openapi_paths(
         for entry in document.entries
         if any(lowered in text.lower() for text in (entry.path, entry.method, entry.summary))
     ]
-    return Paths(
+    return OperationPage(
         total=len(fitting),
         offset=offset,
         limit=limit,
         entries=[
-            Path(path=entry.path, method=entry.method, summary=entry.summary)
+            DescribedOperation(path=entry.path, method=entry.method, summary=entry.summary)
             for entry in fitting[offset : offset + limit]
         ],
     )
@@ -249,7 +249,7 @@ class ToolUsage(BaseModel):
     example: dict[str, Any]
 
 
-class Help(BaseModel):
+class GitlabHelp(BaseModel):
     """All tools for GitLab."""
 
     overview: str
@@ -339,10 +339,10 @@ HELP_NOTES = [
     idempotent=True,
     open_world=False,
 )
-async def gitlab_tool_help(ctx: CallContext) -> Help:
+async def gitlab_tool_help(ctx: CallContext) -> GitlabHelp:
     """Return machine-readable help for GitLab MCP tools."""
     overview = (
         "Use gitlab_openapi_paths to discover endpoints, gitlab_openapi_operation to see the "
         "arguments of one, and gitlab_request to call it."
     )
-    return Help(overview=overview, tools=TOOLS, notes=HELP_NOTES)
+    return GitlabHelp(overview=overview, tools=TOOLS, notes=HELP_NOTES)

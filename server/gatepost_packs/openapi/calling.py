@@ -15,7 +15,7 @@ from gatepost_packs.openapi.description.api_response import (
 )
 from gatepost_packs.openapi.description.operation import Operation
 from gatepost_packs.openapi.description.operation_request import (
-    Misuse,
+    InvalidArguments,
     OperationInput,
     request_body,
     request_headers,
@@ -134,10 +134,10 @@ def _request_of(
             message = (
                 f"The header {stored.header} carries the API's credential and cannot be given."
             )
-            raise Misuse(message, "headers")
+            raise InvalidArguments(message, "headers")
         options = request_body(operation, operation_input, headers.get("content-type"))
         target = request_target(operation, operation_input)
-    except Misuse as misuse:
+    except InvalidArguments as misuse:
         raise ToolFailure("validation", str(misuse), field=misuse.field) from None
     options["headers"] = {"accept": ACCEPT, **headers, **options.get("headers", {})}
     return target, options

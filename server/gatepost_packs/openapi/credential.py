@@ -19,7 +19,7 @@ FIELD = "auth_header"
 MIN_CHARACTERS = 8
 
 
-class Credential(msgspec.Struct, frozen=True, kw_only=True):
+class CallCredential(msgspec.Struct, frozen=True, kw_only=True):
     """
     The credential of a call, without the secret itself.
 
@@ -38,7 +38,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
 
 async def stored_credential(
     ctx: CallContext, header: str, text: str | None, home: str
-) -> Credential:
+) -> CallCredential:
     """
     Return the credential without its value; a literal is encrypted and stored durably.
 
@@ -49,13 +49,13 @@ async def stored_credential(
         message = f"{header[:100]!r} is not a header that can carry a credential."
         raise ToolFailure("validation", message, field="auth_header_name")
     if text is None:
-        return Credential(header=header)
+        return CallCredential(header=header)
     match = SCHEME.fullmatch(text)
     scheme, reference = match.groups() if match else ("", text)
     literals = ctx.settings(OpenapiSettings).literals
     value = _checked(await ctx.secret(reference, field=FIELD, literals=literals, to=home))
     if reference.startswith(REFERENCE_PREFIX):
-        return Credential(header=header, scheme=scheme, reference=reference)
+        return CallCredential(header=header, scheme=scheme, reference=reference)
     if len(value) < MIN_CHARACTERS:
         # Redaction removes it from every answer to the tenant: `true` would spoil them all.
         message = (
@@ -65,17 +65,17 @@ async def stored_credential(
         raise ToolFailure("validation", message, field=FIELD)
     name = f"{FIELD}_{secrets.token_hex(16)}"
     await ctx.sealed.put(name, value)
-    return Credential(header=header, scheme=scheme, sealed=name)
+    return CallCredential(header=header, scheme=scheme, sealed=name)
 
 
-async def forget(ctx: CallContext, credential: Credential) -> None:
+async def forget(ctx: CallContext, credential: CallCredential) -> None:
     """Remove the stored value of an API that is gone."""
     if credential.sealed:
         await ctx.sealed.delete(credential.sealed)
 
 
 async def headers(
-    ctx: CallContext, credential: Credential, *, url: str, home: str
+    ctx: CallContext, credential: CallCredential, *, url: str, home: str
 ) -> Mapping[str, str]:
     """Return the header with the credential if *url* has the origin of the API's *home*."""
     # A description can send single operations elsewhere: its author must not get the credential

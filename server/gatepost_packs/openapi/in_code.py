@@ -15,7 +15,7 @@ from gatepost_authz import CALLER
 from gatepost_packs.openapi.description.operation import Operation
 from gatepost_packs.openapi.settings import Api
 from gatepost_packs.openapi.store import described
-from gatepost_packs.openapi.tool_generation import Offered, pack_of
+from gatepost_packs.openapi.tool_generation import OperationTool, pack_of
 
 IN_PROCESS = "http://app.invalid"
 """The base URL of an app in this process; no request is sent to it."""
@@ -49,7 +49,7 @@ def pack_of_app(name: str, app: Any, options: Mapping[str, Any]) -> Pack:
     return pack
 
 
-class InProcessOperation(Offered):
+class InProcessOperation(OperationTool):
     """An operation of an app in this process."""
 
     def __init__(self, app: Any, api: Api, operation: Operation, base: str, home: str) -> None:

@@ -11,7 +11,7 @@ from gatepost_packs.openapi import store
 from gatepost_packs.openapi.description.document import (
     ApiDescription,
     OperationSummary,
-    Unresolvable,
+    UnresolvableReference,
 )
 from gatepost_packs.openapi.description.operation import Operation, read_operation
 from gatepost_packs.openapi.pack import pack
@@ -42,7 +42,7 @@ async def described(
         raise await asyncio.to_thread(_unknown, document, path, method, api, shows)
     try:
         return await asyncio.to_thread(read_operation, document, entry)
-    except Unresolvable as error:
+    except UnresolvableReference as error:
         message = f"The description of {api} has a reference without a target: {error}."
         raise ToolFailure("not_found", message, field="path") from None
 

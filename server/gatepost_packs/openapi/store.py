@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from gatepost import CallContext, ToolFailure
-from gatepost_packs.openapi.credential import Credential, forget
+from gatepost_packs.openapi.credential import CallCredential, forget
 from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.reading import MAX_BYTES, DescriptionUnreadable, canonical
 from gatepost_packs.openapi.description.reference import refuse_outside
@@ -38,7 +38,7 @@ class ApiRecord(msgspec.Struct, frozen=True, kw_only=True):
     spec_url: str = ""
     base_url: str = ""
     """Replaces the server of the description."""
-    credential: Credential = Credential()
+    credential: CallCredential = CallCredential()
 
 
 class ApiStore:

@@ -21,12 +21,12 @@ from gatepost import (
 )
 from gatepost_authz import origin_of
 from gatepost_packs.openapi import credential
-from gatepost_packs.openapi.credential import Credential
+from gatepost_packs.openapi.credential import CallCredential
 from gatepost_packs.openapi.description.api_response import PROMPT_BYTES, READ_BYTES, shown_body
 from gatepost_packs.openapi.description.document import (
     ApiDescription,
     OperationSummary,
-    Unresolvable,
+    UnresolvableReference,
 )
 from gatepost_packs.openapi.description.operation import Operation, answer_schema, read_operation
 from gatepost_packs.openapi.description.operation_arguments import (
@@ -35,13 +35,13 @@ from gatepost_packs.openapi.description.operation_arguments import (
     tool_names,
 )
 from gatepost_packs.openapi.description.operation_request import (
-    Misuse,
+    InvalidArguments,
     request_body,
     request_headers,
     request_target,
 )
 from gatepost_packs.openapi.description.reading import MAX_BYTES, DescriptionUnreadable
-from gatepost_packs.openapi.description.schema import Simplified
+from gatepost_packs.openapi.description.schema import SchemaConversion
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
 from gatepost_packs.openapi.errors import refusal_of
 from gatepost_packs.openapi.settings import Api, OpenapiSettings
@@ -105,11 +105,11 @@ def pack_of(
             operation = read_operation(document, entry)
             servers = None if api.base_url else operation.source.get("servers")
             server_base = operation_base(servers, spec_url=spec_url or home)
-        except Unresolvable as error:
+        except UnresolvableReference as error:
             raise ValueError(
                 f"{entry.method} {entry.path} has a reference without a target: {error}"
             ) from None
-        offered = (make or Offered)(api, operation, server_base or home, home)
+        offered = (make or OperationTool)(api, operation, server_base or home, home)
         _add(pack, names[entry.path, entry.method], offered)
     if not pack.tools:
         filters = "tags, paths and methods" if document.entries else "any filter"
@@ -131,7 +131,7 @@ def _is_selected(entry: OperationSummary, api: Api) -> bool:
     )
 
 
-def _add(pack: Pack, name: str, offered: "Offered") -> None:
+def _add(pack: Pack, name: str, offered: "OperationTool") -> None:
     """Add the tool; a pattern that no validator accepts is dropped rather than the tool."""
     operation, method = offered.operation, offered.operation.entry.method
     schema = offered.arguments.schema()
@@ -167,13 +167,13 @@ def _description(operation: Operation) -> str:
     return "\n\n".join([*texts, f"({entry.method} {entry.path})"])[:LONGEST]
 
 
-class Offered:
+class OperationTool:
     """One operation as a tool: its arguments, its result, and the call."""
 
     def __init__(self, api: Api, operation: Operation, base: str, home: str) -> None:
         self.api, self.operation = api, operation
         self._base, self._home = base, home
-        self._credential = Credential(
+        self._credential = CallCredential(
             header=api.auth_header,
             scheme=api.auth_scheme,
             reference=api.auth,
@@ -196,7 +196,7 @@ class Offered:
             target = request_target(self.operation, operation_input)
             options = request_body(self.operation, operation_input, self.arguments.media_type)
             headers = request_headers(self.operation, operation_input)
-        except Misuse as misuse:
+        except InvalidArguments as misuse:
             raise ToolFailure("validation", str(misuse)) from None
         url = self._base + target
         options["headers"] = {**headers, **options.get("headers", {})}
@@ -265,7 +265,7 @@ class Offered:
         raise ToolFailure("internal", message)
 
 
-MakeOffered = Callable[[Api, Operation, str, str], Offered]
+MakeOffered = Callable[[Api, Operation, str, str], OperationTool]
 
 
 def with_headers(options: Sending, headers: Mapping[str, str]) -> Sending:
@@ -279,7 +279,7 @@ def _answer(operation: Operation) -> tuple[Mapping[str, Any] | None, Any]:
     if written is None:
         return None, None
     for without_patterns in (False, True):
-        simplified = Simplified(
+        simplified = SchemaConversion(
             operation.dialect, drops="writeOnly", lenient=True, without_patterns=without_patterns
         )
         schema = simplified.schema(written)

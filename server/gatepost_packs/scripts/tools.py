@@ -70,7 +70,7 @@ class ScriptList(BaseModel):
     truncated: bool
 
 
-class Reloaded(BaseModel):
+class ReloadChanges(BaseModel):
     """
     The changes since the last reload, by name; `unapproved` scripts wait for an administrator, or
     were rejected.
@@ -193,7 +193,7 @@ async def script_exec(
     open_world=False,
     untrusted="script files",
 )
-async def script_reload(ctx: CallContext) -> Reloaded:
+async def script_reload(ctx: CallContext) -> ReloadChanges:
     """
     Reload scripts from disk: what is new, changed and gone since the last reload, and what waits
     for an administrator's approval before it can run.
@@ -205,7 +205,7 @@ async def script_reload(ctx: CallContext) -> Reloaded:
     ]
     await _submit(ctx, settings, *unapproved)
     turned = await ScriptCatalog(ctx.entries(ScriptCatalog.SUBJECT)).take(found_scripts.scripts)
-    return Reloaded(
+    return ReloadChanges(
         new=turned.new,
         changed=turned.changed,
         gone=turned.gone,

@@ -14,7 +14,7 @@ import msgspec
 
 from gatepost import CallContext, FileHead, Item, ToolFailure, Workspace
 from gatepost_packs.text import decoded
-from gatepost_packs.vault.index import STABLE_S, BrokenIndex, Index, IndexedFile
+from gatepost_packs.vault.index import STABLE_S, BrokenIndex, IndexedFile, TenantIndex
 from gatepost_packs.vault.note import read_note
 from gatepost_packs.vault.note_names import VAULT_PREFIX, is_note
 from gatepost_packs.vault.settings import VaultSettings
@@ -90,14 +90,16 @@ class VaultCatalog:
 
     async def _refresh(self) -> IndexState:
         scanned_at = time.time()
-        known_files = await self._index(Index.stamps)
+        known_files = await self._index(TenantIndex.stamps)
         listing = await self.space.entries(recursive=True, hidden=False, limit=MAX_FILES)
         files = [item for item in listing.items if item.type == "file"]
         changed = await self._index(lambda index: index.changed_items(known_files, files))
         read_count = 0
         for batch in _batches(changed):
             indexed = await self._read(batch, scanned_at)
-            if not await self._index(partial(Index.put, known_files=known_files, files=indexed)):
+            if not await self._index(
+                partial(TenantIndex.put, known_files=known_files, files=indexed)
+            ):
                 break
             read_count += len(batch)
             if len(changed) > BATCH_FILES:
@@ -114,9 +116,9 @@ class VaultCatalog:
 
         return await self.space.in_cache(parsed)
 
-    async def _index(self, work: Callable[[Index], T]) -> T:
+    async def _index(self, work: Callable[[TenantIndex], T]) -> T:
         return await self.space.in_cache(
-            lambda folder, stop: work(Index(folder, stop, self._max_bytes))
+            lambda folder, stop: work(TenantIndex(folder, stop, self._max_bytes))
         )
 
 

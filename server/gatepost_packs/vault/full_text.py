@@ -28,14 +28,14 @@ SPACED = re.compile(
 )
 
 
-class Query(NamedTuple):
+class WordQuery(NamedTuple):
     """The same query in two forms: for all its words, and for any of them."""
 
     all: str
     any: str
 
 
-def query_of(text: str) -> Query:
+def query_of(text: str) -> WordQuery:
     """
     Parse a query: words, "phrases", prefixes (`word*`) and excluded words (`-word`). Every other
     character is a letter or a space.
@@ -61,7 +61,7 @@ def query_of(text: str) -> Query:
         f" NOT {quoted}" for quoted in [*dict.fromkeys(unwanted)][:MAX_QUERY_WORDS]
     )
     phrases = [*dict.fromkeys(phrases)][:MAX_QUERY_WORDS]
-    return Query(
+    return WordQuery(
         f"({' AND '.join(phrases)}){exclusions}",
         f"({' OR '.join(phrases)}){exclusions}",
     )

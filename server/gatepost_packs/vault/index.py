@@ -94,7 +94,7 @@ KnownFiles = Mapping[str, tuple[int, str]]
 """By path: the row number, which is never used again, and the stamp at reading."""
 
 
-class Full(Exception):
+class IndexFull(Exception):
     """The index has no space left."""
 
 
@@ -102,7 +102,7 @@ class BrokenIndex(Exception):
     """The index was unusable and is removed; the caller may start again."""
 
 
-class Index:
+class TenantIndex:
     """
     The index of one tenant for blocking work; opened for each piece of work.
 
@@ -163,7 +163,7 @@ class Index:
         self._drop(lambda rows: _forget(rows, before))
         try:
             self.write(lambda rows: _keep(rows, files))
-        except Full:
+        except IndexFull:
             return False
         return True
 
@@ -171,7 +171,7 @@ class Index:
         """Remove rows; if even that lacks room, remove the whole index."""
         try:
             self.write(work)
-        except Full:
+        except IndexFull:
             self._clear()
             raise BrokenIndex from None
 
@@ -218,7 +218,7 @@ class Index:
             if self._stop.is_set() or code in BUSY_ERRORS:
                 raise _busy() from None
             if code == sqlite3.SQLITE_FULL:
-                raise Full from None
+                raise IndexFull from None
             self._clear()
             raise BrokenIndex from None
 

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gatepost_packs.vault.full_text import Query, excerpts, unspaced
+from gatepost_packs.vault.full_text import WordQuery, excerpts, unspaced
 from gatepost_packs.vault.note import NoteLink
 from gatepost_packs.vault.note_names import chosen, is_note, key_of, name_of, relative_target
 
@@ -158,7 +158,9 @@ def tags_of(rows: Rows, path: str) -> list[str]:
     return [tag for (tag,) in rows.execute(statement, (path,))]
 
 
-def searched(rows: Rows, query: Query, tag: str | None, limit: int) -> tuple[list[FoundNote], bool]:
+def searched(
+    rows: Rows, query: WordQuery, tag: str | None, limit: int
+) -> tuple[list[FoundNote], bool]:
     """Return the best notes for a query, and whether all its words are in them."""
     condition, values = _tagged(tag, "words.rowid")
     statement = f"{SEARCH}{condition} ORDER BY rank LIMIT ?"
@@ -196,7 +198,7 @@ def _tagged(tag: str | None, column: str) -> tuple[str, tuple[str, ...]]:
     return f" AND {column} IN ({TAGGED})", (key, f"{key}/", f"{key}0")
 
 
-def _hits(rows: Rows, query: Query, hits: list[tuple[int, str, str, float]]) -> list[FoundNote]:
+def _hits(rows: Rows, query: WordQuery, hits: list[tuple[int, str, str, float]]) -> list[FoundNote]:
     bodies = (rows.execute(BODY, (number,)).fetchone()[0] for number, *_ in hits)
     # A part of a note need not hold all words of the query.
     snippets = excerpts(query.any, bodies)

@@ -26,7 +26,7 @@ INDEX_S = 300.0
 """Indexing a large vault for the first time takes longer than other calls."""
 
 
-class Linked(BaseModel):
+class LinkedNote(BaseModel):
     """A link in a note; without a `path` there is no such file yet."""
 
     target: str
@@ -42,7 +42,7 @@ class NoteReference(BaseModel):
     title: str
 
 
-class Noted(BaseModel):
+class ChangedNote(BaseModel):
     """A note after the change."""
 
     path: str
@@ -51,7 +51,7 @@ class Noted(BaseModel):
     content: str
     tags: list[str]
     aliases: list[str]
-    links: list[Linked]
+    links: list[LinkedNote]
     backlinks: list[NoteReference]
     modified: str
     truncated: bool
@@ -122,7 +122,7 @@ async def vault_read(
         str,
         Field(description="Path of the note in the vault, or its name as a wiki link has it"),
     ],
-) -> Noted:
+) -> ChangedNote:
     """
     Read a note of the Obsidian vault: its front matter, text, tags, links, and what links to it.
     """
@@ -142,7 +142,7 @@ async def vault_read(
         remarks.append(f"The note has no heading {heading!r}; all of it is shown.")
     if has_more or len(note.links) > SHOWN_LINKS:
         remarks.append(f"Only {SHOWN_LINKS} links are listed.")
-    return Noted(
+    return ChangedNote(
         path=f"{VAULT_PREFIX}{note_path}",
         title=note.title,
         front_matter=None if note.front_matter.values is None else dict(note.front_matter.values),
@@ -150,7 +150,7 @@ async def vault_read(
         tags=list(note.tags),
         aliases=list(note.aliases),
         links=[
-            Linked(
+            LinkedNote(
                 target=link.target + (f"#{link.heading}" if link.heading else ""),
                 path=None if leads is None else f"{VAULT_PREFIX}{leads}",
                 text=link.text,

@@ -58,16 +58,16 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
     *request* has the page's `source` and `url`, and `markdown`: false for plain text.
     """
-    page = Page(request, whole_page=False)
+    page = ExtractedPage(request, whole_page=False)
     if len(page.text) < LITTLE:
         # All text is in elements that usually surround the content. Too much text is better than
         # none.
-        everything = Page(request, whole_page=True)
+        everything = ExtractedPage(request, whole_page=True)
         page = everything if len(everything.text) > 2 * len(page.text) else page
     return {"title": page.title, "text": page.text[:CHARACTERS], "cut": page.cut}
 
 
-class Page:
+class ExtractedPage:
     """A page as it is shown; content *around* the main content only if wanted."""
 
     def __init__(self, request: dict[str, Any], *, whole_page: bool) -> None:

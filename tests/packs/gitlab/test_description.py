@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatepost_packs.gitlab.description import CACHED_S, Cache
+from gatepost_packs.gitlab.description import CACHED_S, DescriptionCache
 from gatepost_packs.gitlab.settings import SPEC_URL
 from tests.packs.conftest import (
     HttpServer,
@@ -174,7 +174,7 @@ def test_the_description_is_fetched_once_an_hour_by_each_tenant(
 def test_a_description_older_than_an_hour_is_fetched_again() -> None:
     """Gatepost fetches a description again when it is an hour old."""
     now = [0.0]
-    cache = Cache(lambda: now[0])
+    cache = DescriptionCache(lambda: now[0])
     cache.put("acme", SPEC_URL, b"x")
     now[0] = CACHED_S - 1
     fresh = cache.get("acme", SPEC_URL)
@@ -187,7 +187,7 @@ def test_a_description_older_than_an_hour_is_fetched_again() -> None:
 
 def test_the_description_cache_is_bounded() -> None:
     """The oldest description of all tenants is dropped first."""
-    cache = Cache()
+    cache = DescriptionCache()
     for number in range(5):
         cache.put(f"t{number}", SPEC_URL, bytes(20_000_000))
 

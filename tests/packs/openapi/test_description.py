@@ -14,12 +14,12 @@ from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.operation import answer_schema, read_operation
 from gatepost_packs.openapi.description.operation_arguments import arguments_of
 from gatepost_packs.openapi.description.operation_request import (
-    Misuse,
+    InvalidArguments,
     OperationInput,
     request_target,
 )
 from gatepost_packs.openapi.description.reading import canonical
-from gatepost_packs.openapi.description.schema import Simplified
+from gatepost_packs.openapi.description.schema import SchemaConversion
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -179,14 +179,14 @@ def test_a_schema_is_translated_to_2020_12(
     written: dict[str, Any], converted: dict[str, Any]
 ) -> None:
     """Unknown keywords and invalid values are left out."""
-    assert Simplified("3.0").schema(written) == converted
+    assert SchemaConversion("3.0").schema(written) == converted
     validator_of({"type": "object", "properties": {"x": converted}})
 
 
 @given(JSON_VALUES)
 def test_any_schema_becomes_a_valid_one(written: Any) -> None:
     """The result is valid whatever the description contains."""
-    schema = Simplified("3.0", without_patterns=True).schema({"properties": {"x": written}})
+    schema = SchemaConversion("3.0", without_patterns=True).schema({"properties": {"x": written}})
 
     validator_of({"type": "object", "properties": {"x": schema}})
 
@@ -196,7 +196,7 @@ def test_a_deeply_nested_schema_is_cut() -> None:
     node: dict[str, Any] = {}
     for _ in range(200):
         node = {"type": "object", "properties": {f"p{at}": node for at in range(3)}}
-    simplified = Simplified("3.1")
+    simplified = SchemaConversion("3.1")
     schema = simplified.schema(node)
 
     assert len(json.dumps(schema)) < 400_000
@@ -219,7 +219,7 @@ def test_no_path_value_adds_a_path_segment(value: str) -> None:
     """The path has as many segments as its template, whatever the value holds."""
     try:
         target = request_target(operation({}, "/a/{id}/b"), OperationInput(path={"id": value}))
-    except Misuse:
+    except InvalidArguments:
         return
     first, segment, last = target.removeprefix("/").split("/")
 

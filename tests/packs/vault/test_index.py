@@ -16,7 +16,7 @@ from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.context import FileHead, Item
 from gatepost.workspace import TenantWorkspace, Workspaces
 from gatepost_packs.vault import lookup
-from gatepost_packs.vault.index import Index, IndexedFile
+from gatepost_packs.vault.index import IndexedFile, TenantIndex
 from gatepost_packs.vault.note import read_note
 from gatepost_packs.vault.settings import VaultSettings
 from gatepost_packs.vault.tools import Hits, vault_list, vault_read, vault_search
@@ -311,7 +311,7 @@ async def test_two_processes_share_one_index(secrets: VaultTools, tmp_path: Path
 
 def test_an_older_reading_does_not_replace_a_newer_one_of_another_process(tmp_path: Path) -> None:
     """This holds for an older list of files and for an older text."""
-    index = Index(tmp_path, threading.Event(), 10_000_000)
+    index = TenantIndex(tmp_path, threading.Event(), 10_000_000)
     old, new, fresh = (
         IndexedFile(Item(path, "file", 1, 1.0, (1, 1, 1, at)), read_note(path, text))
         for path, text, at in (("a.md", "old", 1), ("a.md", "new", 2), ("b.md", "new", 2))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.runtime.erasure import PASSES, TenantErasure, Unfinished
+from gatepost.runtime.erasure import PASSES, ErasureBlocked, TenantErasure
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.workspace.ownership import PRIVATE
@@ -149,7 +149,7 @@ async def test_a_process_that_never_stops_writing_is_reported(erased_tenant: Two
         erased_tenant.pauses += 1
         await store_records(erased_tenant.records, "acme")
 
-    with pytest.raises(Unfinished):
+    with pytest.raises(ErasureBlocked):
         await TenantErasure(
             "acme", erased_tenant.records, erased_tenant.shared_store, erased_tenant.root
         ).run(print, pause)

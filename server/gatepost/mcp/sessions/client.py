@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.background import TaskSet
-from gatepost.http.open_streams import Closing, TooMany
+from gatepost.http.open_streams import ServerStopping, TooMany
 from gatepost.mcp.client import StreamClient
 from gatepost.mcp.jsonrpc import URL_ELICITATION, JsonRpcError, notification, request
 from gatepost.mcp.projection import URL_ELICITATION_REVISION, projected
@@ -20,7 +20,7 @@ from gatepost.mcp.responses import MethodResult
 from gatepost.mcp.sessions.approval_url import ApprovalUrl
 from gatepost.mcp.sessions.channel import MessageChannel, Signal
 from gatepost.mcp.sessions.request_messages import RequestMessages
-from gatepost.mcp.sessions.resumable import Resumable
+from gatepost.mcp.sessions.resumable import ResumableResponse
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import Wakeable
@@ -155,7 +155,7 @@ class SessionClient(StreamClient):
 
     def __init__(
         self,
-        stream: Resumable | None,
+        stream: ResumableResponse | None,
         *,
         request_messages: RequestMessages,
         client_requests: PendingClientRequests,
@@ -251,7 +251,10 @@ class SessionClient(StreamClient):
         await stream.notify(notification("notifications/elicitation/complete", params))
 
     async def _show(
-        self, stream: Resumable, client_request: PendingClientRequest, params: Mapping[str, Any]
+        self,
+        stream: ResumableResponse,
+        client_request: PendingClientRequest,
+        params: Mapping[str, Any],
     ) -> Mapping[str, Any]:
         self._client_requests.open(self._caller, 1)
         try:
@@ -272,7 +275,7 @@ class SessionClient(StreamClient):
 
     async def _exchange(
         self,
-        stream: Resumable,
+        stream: ResumableResponse,
         pending_requests: list[PendingClientRequest],
         params: Mapping[str, Mapping[str, Any]],
     ) -> dict[str, Mapping[str, Any]]:
@@ -301,7 +304,7 @@ class SessionClient(StreamClient):
         except ToolFailure:
             await self._take_back(stream, waiting)
             raise
-        except (TooMany, Closing):
+        except (TooMany, ServerStopping):
             raise ToolFailure(
                 "upstream_unavailable", "The client cannot be asked now.", retry_after=10
             ) from None
@@ -320,7 +323,7 @@ class SessionClient(StreamClient):
                 key = waiting.pop(identity).key
                 answers[key] = _read(answer)
 
-    async def _take_back(self, stream: Resumable, waiting: Iterable[str]) -> None:
+    async def _take_back(self, stream: ResumableResponse, waiting: Iterable[str]) -> None:
         for identity in waiting:
             params = {"requestId": identity, "reason": "The answer is no longer needed"}
             await stream.notify(notification("notifications/cancelled", params))

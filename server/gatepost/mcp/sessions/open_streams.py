@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 
-from gatepost.http.open_streams import Closing, OpenStreams, TooMany
+from gatepost.http.open_streams import OpenStreams, ServerStopping, TooMany
 from gatepost.mcp.event_stream import SIGN_OF_LIFE, EventStream
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, RATE_LIMITED, JsonRpcError
 from gatepost.mcp.sessions.channel import MessageChannel, Signal
@@ -75,7 +75,7 @@ class OpenSessionStream(EventStream):
             self._streams.enter(self)
         except TooMany:
             raise TOO_MANY_STREAMS from None
-        except Closing:
+        except ServerStopping:
             raise SERVER_STOPPING from None
         self._following = await self.channel.follow(self.receive)
 

@@ -35,7 +35,7 @@ from gatepost.mcp.sessions.channel import MessageChannel
 from gatepost.mcp.sessions.client import PendingClientRequests, SessionClient
 from gatepost.mcp.sessions.get_stream import open_listener, open_replay
 from gatepost.mcp.sessions.request_messages import RequestMessages, Running, UntilCancelled
-from gatepost.mcp.sessions.resumable import EventLogs, Resumable
+from gatepost.mcp.sessions.resumable import EventLogs, ResumableResponse
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.caller import TenantContext
@@ -144,7 +144,7 @@ class SessionEndpoint:
         streams = self._server.streams
         stream = None
         if reads_events(exchange.headers.get(b"accept", b"")):
-            stream = Resumable(
+            stream = ResumableResponse(
                 exchange.send,
                 caller=exchange.caller,
                 request_messages=request_messages,
@@ -164,7 +164,7 @@ class SessionEndpoint:
         exchange: Exchange,
         message: IncomingMessage,
         request_messages: RequestMessages,
-        stream: Resumable | None,
+        stream: ResumableResponse | None,
     ) -> MethodResult:
         caller = exchange.caller
         try:

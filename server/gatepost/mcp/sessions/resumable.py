@@ -12,7 +12,7 @@ from starlette.types import Send
 
 from gatepost.background import TaskSet
 from gatepost.http.caller_bytes import CallerBytes
-from gatepost.http.open_streams import Closing, OpenStreams, TooMany
+from gatepost.http.open_streams import OpenStreams, ServerStopping, TooMany
 from gatepost.mcp.event_stream import SIGN_OF_LIFE, SseResponse, frame
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError, error
 from gatepost.mcp.revisions import NEWEST_HANDSHAKE
@@ -183,7 +183,7 @@ class EventLogs:
             self._ended_bytes.add(owner, -self._ended_bytes.bytes_of(owner)[0])
 
 
-class Resumable(SseResponse):
+class ResumableResponse(SseResponse):
     """
     The answer to one request of a session as events with ids.
 
@@ -237,7 +237,7 @@ class Resumable(SseResponse):
                 return
             try:
                 await self._event(message, more_body=True)
-            except (TooMany, Closing):
+            except (TooMany, ServerStopping):
                 return
 
     async def keep_alive(self) -> None:
@@ -247,7 +247,7 @@ class Resumable(SseResponse):
                 return
             try:
                 await self._start()
-            except (TooMany, Closing):
+            except (TooMany, ServerStopping):
                 return
             await self._put(SIGN_OF_LIFE, more_body=True)
 
@@ -291,7 +291,7 @@ class Resumable(SseResponse):
                 return
             try:
                 await self._start()
-            except (TooMany, Closing):
+            except (TooMany, ServerStopping):
                 return
             await self._put(b"retry: %d\n\n" % round(retry_after_s * 1000), more_body=False)
             self._let_go = True

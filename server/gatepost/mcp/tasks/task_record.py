@@ -15,7 +15,7 @@ from gatepost.mcp.responses import REFUSED, call_result, refusal_of
 from gatepost.mcp.revisions import MODERN
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Call, Outcome, Tool
-from gatepost.tools.client import InputRequest, Unaccepted
+from gatepost.tools.client import InputRequest, TaskNotAccepted
 from gatepost.tools.json_shape import decoder_of
 from gatepost.tools.registry import Unknown
 from gatepost.tools.truncation import UNENCODABLE
@@ -125,7 +125,7 @@ def end_of(work: "asyncio.Task[Outcome]", reason: StopReason | None) -> dict[str
     if work.cancelled():
         return CANCELLED
     raised = work.exception()
-    if isinstance(raised, Unaccepted):
+    if isinstance(raised, TaskNotAccepted):
         # The request was cancelled while it became a task.
         return CANCELLED
     if isinstance(raised, Unknown):

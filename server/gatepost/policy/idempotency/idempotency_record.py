@@ -22,7 +22,7 @@ from gatepost.tools.api import (
     Tool,
     ToolFailure,
 )
-from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
+from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, TaskNotAccepted
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.runner import outcome_of
 from gatepost.tools.stage import Next
@@ -43,7 +43,7 @@ RETRIED_KINDS: frozenset[FailureKind] = frozenset(
 )
 # A tool raises these to be called again: with answers, by a more capable client, or with more
 # permissions. The last one is raised before the tool runs.
-NOT_AN_OUTCOME = (InputNeeded, MissingCapability, AuthError, Unaccepted)
+NOT_AN_OUTCOME = (InputNeeded, MissingCapability, AuthError, TaskNotAccepted)
 
 KEPT_BYTES = 4_194_304
 """Maximum size of a stored outcome: every answer within the default size limit fits."""

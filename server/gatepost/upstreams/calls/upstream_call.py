@@ -10,7 +10,7 @@ import msgspec
 
 from gatepost.tools.api import CallContext
 from gatepost.tools.client import Capabilities, LoggingLevel
-from gatepost.tools.header_arguments import Routed
+from gatepost.tools.header_arguments import RoutedArgument
 from gatepost.upstreams.calls.call_states import MAX_ROUNDS, PARKED_S
 from gatepost.upstreams.connection import RequestOptions
 from gatepost.upstreams.upstream_server import UpstreamServer
@@ -31,7 +31,9 @@ class UpstreamCall(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
-def header_arguments(routed: Sequence[Routed], arguments: Mapping[str, Any]) -> dict[str, str]:
+def header_arguments(
+    routed: Sequence[RoutedArgument], arguments: Mapping[str, Any]
+) -> dict[str, str]:
     """Return the `Mcp-Param-*` headers of a call; an argument that is not there has none."""
     headers = {}
     for parameter in routed:

@@ -21,7 +21,7 @@ REMEMBERED = 64
 RawContainer = Mapping[str, msgspec.Raw] | list[msgspec.Raw]
 
 
-class Unresolvable(LookupError):
+class UnresolvableReference(LookupError):
     """A reference to a place that the description does not have."""
 
 
@@ -85,7 +85,7 @@ class ApiDescription:
         if reference == "#":
             return msgspec.Raw(self.data)
         if not reference.startswith("#/"):
-            raise Unresolvable(reference)
+            raise UnresolvableReference(reference)
         names = tuple(
             unquote(part).replace("~1", "/").replace("~0", "~") for part in reference[2:].split("/")
         )
@@ -137,7 +137,7 @@ class ApiDescription:
             referred = _level(self.resolve(_text(msgspec.json.decode(item["$ref"]))))
             item = {**referred, **siblings} if isinstance(referred, dict) else siblings
         if not isinstance(item, dict):
-            raise Unresolvable(path)
+            raise UnresolvableReference(path)
         return item
 
     def _index(self) -> Iterator[OperationSummary]:
@@ -151,7 +151,7 @@ class ApiDescription:
                 continue
             try:
                 item = self._item(path)
-            except Unresolvable:
+            except UnresolvableReference:
                 continue
             for method in METHODS:
                 if method in item and (entry := _entry(path, method, item[method])):
@@ -198,7 +198,7 @@ def _inside(level: RawContainer, name: str, reference: str) -> msgspec.Raw:
     try:
         return level[int(name)] if isinstance(level, list) else level[name]
     except (KeyError, IndexError, ValueError):
-        raise Unresolvable(reference) from None
+        raise UnresolvableReference(reference) from None
 
 
 def _entry(path: str, method: str, raw: msgspec.Raw) -> OperationSummary | None:

@@ -18,7 +18,7 @@ from gatepost_packs.openapi.description.operation import (
     is_json,
 )
 from gatepost_packs.openapi.description.operation_request import OperationInput, is_file
-from gatepost_packs.openapi.description.schema import Simplified
+from gatepost_packs.openapi.description.schema import SchemaConversion
 
 LONGEST = 64
 WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -137,7 +137,7 @@ def arguments_of(
     If a path, a query and a body use the same name, the first keeps it and the others get `query_`,
     `header_`, `cookie_` or `body_` before it. *without_patterns* leaves patterns out.
     """
-    simplified = Simplified(operation.dialect, without_patterns=without_patterns)
+    simplified = SchemaConversion(operation.dialect, without_patterns=without_patterns)
     order = ("path", "query", "header", "cookie")
     used = [
         parameter

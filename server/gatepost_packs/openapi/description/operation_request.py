@@ -50,7 +50,7 @@ RESERVED_HEADERS = frozenset(
 SEPARATORS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
 
 
-class Misuse(ValueError):
+class InvalidArguments(ValueError):
     """Arguments that make no valid request; ``field`` is the invalid one."""
 
     def __init__(self, message: str, field: str) -> None:
@@ -86,7 +86,7 @@ def request_target(operation: Operation, operation_input: OperationInput) -> str
 
 
 def request_headers(operation: Operation, operation_input: OperationInput) -> dict[str, str]:
-    """Return the caller's headers by lower-case names; raise Misuse for forbidden ones."""
+    """Return the caller's headers by lower-case names; raise InvalidArguments."""
     declared = {
         header.name.lower(): header for header in operation.parameters if header.where == "header"
     }
@@ -95,7 +95,7 @@ def request_headers(operation: Operation, operation_input: OperationInput) -> di
         if value is None:
             continue
         if not TOKEN.fullmatch(name) or name.lower() in RESERVED_HEADERS:
-            raise Misuse(f"The header {name[:100]!r} cannot be given.", "headers")
+            raise InvalidArguments(f"The header {name[:100]!r} cannot be given.", "headers")
         parameter = declared.get(name.lower())
         headers[name.lower()] = _header_text(name, _simple(value, parameter, "headers"))
     cookies = [
@@ -115,11 +115,11 @@ def request_body(
     if value is None:
         if body is not None and body.required:
             media_types = ", ".join(body.media)
-            raise Misuse(f"{method} {path} needs a `body` ({media_types}).", "body")
+            raise InvalidArguments(f"{method} {path} needs a `body` ({media_types}).", "body")
         return {}
     if body is None:
         if method in ("GET", "HEAD"):
-            raise Misuse(f"{method} {path} takes no `body`.", "body")
+            raise InvalidArguments(f"{method} {path} takes no `body`.", "body")
         body = RequestBody(required=False, media={"application/json": {}})
     return _carried(value, content_type or next(iter(body.media)), body)
 
@@ -130,13 +130,13 @@ def _carried(value: Any, media_type: str, body: RequestBody) -> Sending:
         return {"content": _json(value), "headers": {"content-type": _concrete(media_type)}}
     if bare in (FORM, MULTIPART):
         if not isinstance(value, dict):
-            raise Misuse(f"`body` must be an object: it is sent as {bare}.", "body")
+            raise InvalidArguments(f"`body` must be an object: it is sent as {bare}.", "body")
         if bare == FORM:
             pairs = [pair for name, item in value.items() for pair in _query(name, item, None)]
             return {"content": "&".join(pairs).encode(), "headers": {"content-type": FORM}}
         return _multipart(value, body.media.get(media_type, {}))
     if not isinstance(value, str):
-        raise Misuse(f"`body` must be text: it is sent as {bare}.", "body")
+        raise InvalidArguments(f"`body` must be text: it is sent as {bare}.", "body")
     return {"content": value.encode(), "headers": {"content-type": _concrete(media_type)}}
 
 
@@ -184,7 +184,7 @@ def _upload(name: str, item: Any, schema: Any) -> Upload | None:
             # Many tools write base64 with line breaks.
             data = base64.b64decode("".join(item["data_base64"].split()), validate=True)
         except (binascii.Error, ValueError):
-            raise Misuse(f"`body.{name}.data_base64` is not base64.", "body") from None
+            raise InvalidArguments(f"`body.{name}.data_base64` is not base64.", "body") from None
         kind = str(item.get("content_type", "application/octet-stream"))
         return Upload(name, str(item.get("filename", name)), data, _header_text(name, kind))
     if isinstance(item, str) and is_file(schema):
@@ -215,11 +215,11 @@ def _path(operation: Operation, path_values: Mapping[str, Any]) -> str:
     missing = [name for name in names if path_values.get(name) in (None, "")]
     if missing:
         listed = ", ".join(f"`{name}`" for name in missing)
-        raise Misuse(f"Missing required path parameters: {listed}.", "path_params")
+        raise InvalidArguments(f"Missing required path parameters: {listed}.", "path_params")
     if unknown := [name for name in path_values if name not in names]:
         listed = ", ".join(f"`{name}`" for name in unknown)
         expected = ", ".join(f"`{name}`" for name in names) or "none"
-        raise Misuse(
+        raise InvalidArguments(
             f"{template} has no path parameter {listed}; it takes: {expected}.", "path_params"
         )
     parts = PLACEHOLDER.split(template)
@@ -234,7 +234,9 @@ def _path(operation: Operation, path_values: Mapping[str, Any]) -> str:
     # API, also if a server on the way decodes before the API does.
     steps = re.split(r"[/\\]", unquote(unquote(path)))
     if "." in steps or ".." in steps:
-        raise Misuse("A path parameter must not have `.` or `..` as a segment.", "path_params")
+        raise InvalidArguments(
+            "A path parameter must not have `.` or `..` as a segment.", "path_params"
+        )
     return path
 
 
@@ -318,7 +320,7 @@ def _scalar(value: Any, field: str) -> str:
         return "null"
     if isinstance(value, str | int | float):
         return str(value)
-    raise Misuse(
+    raise InvalidArguments(
         (f"`{field}` holds a value that is not a string, a number or a list of these."), field
     )
 
@@ -327,7 +329,7 @@ def _escaped(text: str) -> str:
     try:
         return quote(text, safe="")
     except UnicodeEncodeError:
-        raise Misuse(
+        raise InvalidArguments(
             ("An argument holds half a character (an unpaired surrogate)."), "path_params"
         ) from None
 
@@ -335,5 +337,7 @@ def _escaped(text: str) -> str:
 def _header_text(name: str, value: str) -> str:
     if not VALUE.fullmatch(value):
         # A line break would let the caller add a header or a request.
-        raise Misuse(f"The header {name!r} holds characters that a header cannot hold.", "headers")
+        raise InvalidArguments(
+            f"The header {name!r} holds characters that a header cannot hold.", "headers"
+        )
     return value

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gatepost_packs.openapi.description.document import ApiDescription, Unresolvable
+from gatepost_packs.openapi.description.document import ApiDescription, UnresolvableReference
 from gatepost_packs.openapi.description.reading import DescriptionUnreadable
 
 ReferencePlace = Literal["node", "map", "examples", "example", "data"]
@@ -121,7 +121,7 @@ def _followed(
     note = "The description does not define this."
     try:
         raw = document.resolve(reference)
-    except Unresolvable:
+    except UnresolvableReference:
         return {"description": note, "x-unresolved-ref": reference}, SMALLEST
     size = max(len(memoryview(raw)), SMALLEST)
     if size > budget:

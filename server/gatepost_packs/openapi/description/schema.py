@@ -16,7 +16,7 @@ LONGEST = 2_000
 """Characters of a description."""
 
 
-class Simplified:
+class SchemaConversion:
     """
     One conversion with its limits: parts that are too deep or too many accept any value.
 
