@@ -83,7 +83,7 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
     """Measure what reads the records of a tenant, which has about *count* of them."""
     records = await open_records(f"sqlite:///{database}")
     keyring = KeyRing.load(f"file:{database.parent / 'keyring.json'}")
-    trail, hour = records.of(tenant).trail, 3600
+    trail, hour = records.for_tenant(tenant).trail, 3600
     now = int(time.time() // hour) * hour
     page_calls: dict[str, Callable[[], Awaitable[object]]] = {
         "audit, newest": lambda: search_back(records, tenant, AuditQuery()),

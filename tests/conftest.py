@@ -370,7 +370,7 @@ outbox_message = partial(
 
 async def store_records(records: Records, tenant: str) -> None:
     """Store one record of each kind, and two entries of different subjects."""
-    ours = records.of(tenant)
+    ours = records.for_tenant(tenant)
     await ours.tasks.create(task())
     await ours.idempotency.begin(idempotency_record(), now=0.0)
     await ours.sessions.replace(b"s", SessionRecord(ended=True), expires_at=1e9)

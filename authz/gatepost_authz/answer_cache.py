@@ -40,7 +40,7 @@ class RandomCache(Generic[K, T]):
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.entries: dict[K, T | None] = {}
-        """Read these directly; `keep`, `end` and `drop` change them."""
+        """Read these directly; `set_entry`, `end` and `drop` change them."""
         self._keys: list[K] = []
         """The keys of all entries."""
         # Numbers that lie side by side: reading the entries instead would fetch five objects each,
@@ -59,7 +59,7 @@ class RandomCache(Generic[K, T]):
         """Return the time from which an entry counts no more."""
         return inf
 
-    def keep(self, key: K, entry: T, *, now: float = -inf, until: float = inf) -> None:
+    def set_entry(self, key: K, entry: T, *, now: float = -inf, until: float = inf) -> None:
         """
         Add or replace an entry that is valid before *until*, the time that `end_of` returns.
 
@@ -165,7 +165,7 @@ class AnswerCache(RandomCache[AnswerKey, CachedAnswer[T]]):
     def put(self, key: AnswerKey, value: T, *, now: float, until: float) -> None:
         """Store *value* until then, unless it has already expired."""
         if until > now:
-            self.keep(key, CachedAnswer(value, now, until), now=now, until=until)
+            self.set_entry(key, CachedAnswer(value, now, until), now=now, until=until)
 
 
 def digest_of(token: str) -> bytes:

@@ -117,7 +117,7 @@ class IntrospectionVerifier:
 
     def has_accepted(self, token: str, target: Target) -> bool:
         """Return whether that token was accepted at *target* before."""
-        return self._accepted.has(digest_of(token), target.url)
+        return self._accepted.was_accepted(digest_of(token), target.url)
 
     def forget(self, predicate: Callable[[TenantContext], bool]) -> None:
         """Discard cached results of these callers, and all refusals."""

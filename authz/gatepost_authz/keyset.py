@@ -242,7 +242,9 @@ class KeySet:
         finally:
             self._fetch, self._has_begun = None, False
         if self._refresher is None and not self._closed and (self._permanent or self._table):
-            self._refresher = asyncio.create_task(self._keep(), name=f"refresh of {self.name}")
+            self._refresher = asyncio.create_task(
+                self._keep_fresh(), name=f"refresh of {self.name}"
+            )
 
     def _adopt(self, loaded: FetchedKeys) -> None:
         now = self.fetched_at = self._clock.monotonic()
@@ -269,7 +271,7 @@ class KeySet:
         self._refresh_at = max(self._refresh_at, self._clock.monotonic() + backoff)
         (self._unverified_log or log).warning("keys of %s cannot be fetched: %s", self.name, error)
 
-    async def _keep(self) -> None:
+    async def _keep_fresh(self) -> None:
         """
         Refresh the keys before they expire, try again after failures, and drop keys that are too
         old.

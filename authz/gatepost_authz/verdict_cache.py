@@ -74,13 +74,13 @@ class AcceptedTokens:
         while len(resources) > self.capacity:
             resources.popitem(last=False)
 
-    def has(self, digest: bytes, resource: str) -> bool:
+    def was_accepted(self, digest: bytes, resource: str) -> bool:
         """Return whether the token was accepted before."""
         return self._resources.get(digest) == resource
 
     def drop(self, digest: bytes, resource: str) -> None:
         """Remove the token."""
-        if self.has(digest, resource):
+        if self.was_accepted(digest, resource):
             del self._resources[digest]
 
 
@@ -140,4 +140,4 @@ class VerdictCache(RandomCache[VerdictKey, Verdict]):
         now = verdict.made_at
         if verdict.ends_at > now:
             # Tokens live for an hour, and servers for weeks: expired verdicts would fill the cache.
-            self.keep(key, verdict, now=now, until=verdict.caller.expires_at)
+            self.set_entry(key, verdict, now=now, until=verdict.caller.expires_at)

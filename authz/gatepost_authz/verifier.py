@@ -227,7 +227,7 @@ class JwtVerifier:
     def has_accepted(self, token: str, target: Target) -> bool:
         """Return whether that token was accepted at *target* before."""
         digest, resource, _ = key_of(token, target.url, 0)
-        return looks_like_jwt(token) and self.verdicts.accepted.has(digest, resource)
+        return looks_like_jwt(token) and self.verdicts.accepted.was_accepted(digest, resource)
 
     def _is_genuine(
         self, parts: signature.TokenParts, match: tuple[TrustedIssuer, str | None], key: VerdictKey
@@ -236,7 +236,7 @@ class JwtVerifier:
         Return whether the issuer signed an expired token, as far as its keys at hand can tell.
         """
         accepted = self.verdicts.accepted
-        if accepted.has(*key[:2]):
+        if accepted.was_accepted(*key[:2]):
             return True
         trusted, captured = match
         if captured is not None and not trusted.settings.tenants:

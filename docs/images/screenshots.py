@@ -175,7 +175,10 @@ def scenes(billing: BillingServer, browser: Browser, **options: Any) -> Iterator
 
 def _processes(billing: BillingServer) -> None:
     """Store two replicas, of which one has another version and does not reach an issuer."""
-    now, entries = billing.now(), billing.server.services.records.of(DEPLOYMENT).entries(PROCESSES)
+    now, entries = (
+        billing.now(),
+        billing.server.services.records.for_tenant(DEPLOYMENT).entries(PROCESSES),
+    )
     for number, version, state in ((0, "0.1.0", "ready"), (1, "0.2.0", "connect")):
         report = ProcessReport(
             process=f"p-{number}",
@@ -353,7 +356,7 @@ def _lists(billing: BillingServer, dave: WebUser) -> Iterator[Scene]:
 
 
 def _scripts(billing: BillingServer) -> ScriptApprovals:
-    return ScriptApprovals(billing.server.services.records.of("acme").entries(SUBJECT))
+    return ScriptApprovals(billing.server.services.records.for_tenant("acme").entries(SUBJECT))
 
 
 def _submit(billing: BillingServer) -> None:

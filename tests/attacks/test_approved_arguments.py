@@ -213,7 +213,7 @@ async def test_erasing_an_approver_removes_their_edit() -> None:
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=1)
     await replica.service.approve(ACME, request.id, BOB, edited=b'{"what":"evil","amount":9}')
-    await erase_decider(deployment.records.of(ACME).approvals, BOB.issuer, BOB.subject)
+    await erase_decider(deployment.records.for_tenant(ACME).approvals, BOB.issuer, BOB.subject)
 
     original = b'{"what":"a","amount":1}'
     third = await replica.service.approve(ACME, request.id, CAROL, edited=original)

@@ -66,7 +66,7 @@ async def test_a_stream_whose_subscription_never_begins_is_not_counted() -> None
     """The call ended while its subscription waited for the shared store, and kept its limit."""
     replicas = await EndpointPair(pack.tools.values()).open()
     assert await replicas.ping(replicas.one) == 200
-    shared_store: Any = replicas.one.shared_store.of("acme")
+    shared_store: Any = replicas.one.shared_store.for_tenant("acme")
     waited = asyncio.Event()
 
     async def follow(topic: str, deliver: Any) -> Subscription:

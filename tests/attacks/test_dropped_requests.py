@@ -73,10 +73,10 @@ class SlowServer:
 
     def __init__(self) -> None:
         records, shared_store = MemoryRecords(), MemorySharedStore()
-        self.kept: Any = records.of("acme")
+        self.kept: Any = records.for_tenant("acme")
         for name in ("tasks", "idempotency", "sessions"):
             setattr(self.kept, name, SlowStore(getattr(self.kept, name)))
-        self.wire: Any = shared_store.of("acme")
+        self.wire: Any = shared_store.for_tenant("acme")
         shared_store._tenants["acme"] = SlowStore(self.wire)  # type: ignore[assignment]
         tools = [*pack.tools.values(), *pack.documents.values()]
         self.client = EndpointTaskClient(tools, records=records, shared_store=shared_store)

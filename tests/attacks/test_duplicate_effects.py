@@ -25,7 +25,7 @@ async def test_a_process_that_lost_its_lease_on_the_key_stops_its_call(
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     deployment = IdempotencyDeployment()
     revoked, other = deployment.replica(), deployment.replica()
-    records = deployment.records.of("acme").idempotency
+    records = deployment.records.for_tenant("acme").idempotency
     renew = records.renew
 
     async def away(key: bytes, holder: str, leased_until: float) -> bool:
@@ -67,7 +67,7 @@ async def test_an_expired_key_does_not_stop_its_running_call(
     deployment = IdempotencyDeployment()
     first = asyncio.create_task(deployment.replica().call(tool="act_held"))
     await deployment.entered.wait()
-    records = deployment.records.of("acme").idempotency
+    records = deployment.records.for_tenant("acme").idempotency
     looked = asyncio.Event()
     get = records.get
 
@@ -99,7 +99,7 @@ class CountedIdempotency(MemoryIdempotency):
 async def test_calls_beyond_the_rate_limit_write_no_idempotency_record() -> None:
     """A caller beyond its rate could otherwise keep the database busy with durable writes."""
     deployment = IdempotencyDeployment()
-    records = deployment.records.of("acme").idempotency = CountedIdempotency()
+    records = deployment.records.for_tenant("acme").idempotency = CountedIdempotency()
     attempts = RetryLimits(Buckets(), rate=1 / 60, burst=5, monotonic=lambda: 0.0)
     replica = deployment.replica()
     replica.runner = Runner(

@@ -27,7 +27,7 @@ issuers = [{ issuer = "http://127.0.0.1:9/main", tenant = { value = "acme" } }]
 async def write_entries(folder: Path) -> None:
     """Store a tenant's entries about a person, small and large, in the database file."""
     records = await open_records(f"sqlite:///{folder}/gatepost.db")
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
     for number in range(40):
         await entries.put(f"k{number}", NAME * (number * 40 + 1), now=0.0)
     await records.aclose()
@@ -50,7 +50,7 @@ def test_erased_data_is_in_no_database_file_while_a_server_is_running(
 
     async def erased_beside_a_server() -> str:
         server = await open_records("sqlite:///gatepost.db")
-        await server.of("acme").entries("notes").put("late", NAME, now=0.0)
+        await server.for_tenant("acme").entries("notes").put("late", NAME, now=0.0)
         done = await asyncio.to_thread(
             CliRunner().invoke, main, ["tenant", "erase", "acme", "--yes"]
         )
@@ -66,7 +66,7 @@ async def test_erasing_an_approver_removes_their_name_grants_and_decisions() -> 
     """Grants of the erased approver end, and their approval of a pending request is dropped."""
     deployment = ApprovalDeployment(require=["act"], rules=[{"tools": ["put"], "approvals": 2}])
     replica = deployment.replica()
-    service, ours = replica.service, deployment.records.of(ACME)
+    service, ours = replica.service, deployment.records.for_tenant(ACME)
     for what in ("a", "b"):
         request = await replica.asked(what=what)
         await service.approve(

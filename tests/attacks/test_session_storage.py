@@ -28,7 +28,7 @@ WITHIN_S = 10
 
 def stored_notes(replicas: EndpointPair, kind: str) -> list[str]:
     """Return the notes of one kind at the shared store."""
-    stored = replicas.one.shared_store.of("acme")._notes  # type: ignore[attr-defined]
+    stored = replicas.one.shared_store.for_tenant("acme")._notes  # type: ignore[attr-defined]
     return [name for name in stored if f"/{kind}/" in name]
 
 
@@ -179,8 +179,8 @@ class ScriptedBuckets(MemorySharedStore):
     wait: float | None = 0.0
     empty = NEW_SESSION_RATE
 
-    def of(self, tenant: str) -> Any:
-        shared_store = super().of(tenant)
+    def for_tenant(self, tenant: str) -> Any:
+        shared_store = super().for_tenant(tenant)
 
         async def spend(bucket: str, *, rate: float, burst: float) -> float:
             if self.wait is None:

@@ -56,12 +56,12 @@ class ServerWithOutages(EndpointTaskClient):
             ]
         )
         self.left = 10**9
-        store = self.records.of("acme")
+        store = self.records.for_tenant("acme")
         for name, operations in RECORDS.items():
             for operation in operations:
                 self._break(getattr(store, name), operation)
         for operation in SHARED_STORE:
-            self._break(self.shared_store.of("acme"), operation)
+            self._break(self.shared_store.for_tenant("acme"), operation)
 
     def _break(self, store: Any, operation: str) -> None:
         inner = getattr(store, operation)
@@ -79,7 +79,7 @@ class ServerWithOutages(EndpointTaskClient):
         self.server.session_registry.close()
 
         async def is_over() -> bool:
-            followed = self.shared_store.of("acme")._followers  # type: ignore[attr-defined]
+            followed = self.shared_store.for_tenant("acme")._followers  # type: ignore[attr-defined]
             open_count = len(self.streams) + len(self.pubsub.tenants) + len(followed)
             return open_count + len(self.task_runner._running_tasks) == 0
 

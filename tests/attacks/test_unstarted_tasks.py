@@ -66,7 +66,7 @@ class ServerWithTasks:
             return "done"
 
         records = MemoryRecords()
-        self.tasks = records.of("acme").tasks = SlowTasks()
+        self.tasks = records.for_tenant("acme").tasks = SlowTasks()
         self.client = EndpointTaskClient(
             pack.tools.values(), task_limits=TaskLimits(max_per_caller=MAX_TASKS), records=records
         )

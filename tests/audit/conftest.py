@@ -89,7 +89,7 @@ class AuditLog:
         """Sign a checkpoint of the current records, and return the newest."""
         signer = CheckpointSigner(self.records, self.keyring, clock=lambda: self.now)
         await signer.sign_tenant(tenant)
-        return (await self.records.of(tenant).trail.checkpoints())[-1]
+        return (await self.records.for_tenant(tenant).trail.checkpoints())[-1]
 
     async def prune(self, before: float, tenant: str = "acme") -> int:
         """Remove records from before a time; return the last removed one."""
@@ -279,8 +279,8 @@ def side_with(row: AuditRow, *names: str) -> str:
 
 async def stolen_data(one: AuditLog, url: str) -> StolenData:
     """Return the stored data of acme."""
-    trail = one.records.of("acme").trail
-    others = await one.records.of("globex").trail.chain(1).rows(0, 99)
+    trail = one.records.for_tenant("acme").trail
+    others = await one.records.for_tenant("globex").trail.chain(1).rows(0, 99)
     rows, there = await trail.chain(1).rows(0, 99), await trail.chain(1).segments(0, 99)
     return StolenData(url, rows, there, await trail.checkpoints(), await trail.heads(), others)
 

@@ -32,7 +32,7 @@ class AuditedServer:
         async def work() -> list[AuditRecord]:
             records = await open_records(self.url)
             records.audit.attach(RingLinker(KeyRing.ephemeral()))  # the server may not have merged
-            rows = await records.of(tenant).trail.chain(1).rows(0, 1000)
+            rows = await records.for_tenant(tenant).trail.chain(1).rows(0, 1000)
             await records.aclose()
             return [read(row) for row in rows]
 

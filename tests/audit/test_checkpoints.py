@@ -103,7 +103,7 @@ async def test_a_checkpoint_covers_records_written_after_the_chain_was_read(
 
     assert [*seen] == ["t00000", "t00001", "t00002"]
     assert heads == {}
-    checkpoints = await audit_log.records.of("t00001").trail.checkpoints()
+    checkpoints = await audit_log.records.for_tenant("t00001").trail.checkpoints()
     assert [checkpoint.number for checkpoint in checkpoints] == [3]
     assert not (await audit_log.verify("t00001")).problem
 

@@ -16,7 +16,7 @@ from tests.audit.conftest import ISSUER, AuditLog, audit_log, person, stolen_dat
 
 async def stored_text(log: AuditLog, tenant: str = "acme") -> str:
     """Return all that the database holds of a tenant, as text."""
-    trail = log.records.of(tenant).trail
+    trail = log.records.for_tenant(tenant).trail
     return repr(await trail.chain(1).rows(0, 1000)) + repr(await trail.checkpoints())
 
 
@@ -56,7 +56,7 @@ async def test_the_address_of_a_person_is_erased_with_them(url: str) -> None:
             await log.writer.events.note(
                 "acme", "signin", outcome="in", caller=person(who), peer=peer
             )
-        trail = log.records.of("acme").trail
+        trail = log.records.for_tenant("acme").trail
         bodies = [row.body for row in await trail.chain(1).rows(0, 10)]
         kept_rows, whole = await stored_text(log), await log.verify()
         await log.erasure.erase_subject("acme", ISSUER, "carol")
@@ -113,7 +113,7 @@ async def test_the_chain_verifies_after_a_tenant_is_erased(url: str) -> None:
     async with audit_log(url) as log:
         await log.fill()
         await log.writer.events.note("acme", "token", outcome="expired")
-        trail = log.records.of("acme").trail
+        trail = log.records.for_tenant("acme").trail
         counts = [await trail.count(0, 3_600_000)]
         await log.erasure.erase_tenant("acme")
         counts.append(await trail.count(0, 3_600_000))
@@ -168,7 +168,7 @@ async def test_records_after_their_retention_are_removed_and_the_rest_verifies(u
         more = await log.prune(log.now + 1)
         await log.note(1)
         later = await log.verify()
-        rows = await log.records.of("acme").trail.chain(1).rows(0, 1000)
+        rows = await log.records.for_tenant("acme").trail.chain(1).rows(0, 1000)
 
     assert (through, nothing, more) == (5, 0, 10)
     assert (seen.bad_number, seen.records, seen.chains[0].last) == (None, 8, 13)
@@ -198,7 +198,7 @@ async def test_records_are_removed_after_the_configured_retention_days(
             await retention.signer.sign()
             log.now += 4 * 86_400
             await retention.prune()
-            remaining.append(len(await log.records.of("acme").trail.chain(1).rows(0, 99)))
+            remaining.append(len(await log.records.for_tenant("acme").trail.chain(1).rows(0, 99)))
         seen = await log.verify()
 
     assert remaining == [4, 1]
@@ -219,7 +219,7 @@ async def test_chains_verify_after_key_rotations(url: str, tmp_path: Path) -> No
             retention = Retention(log.records, ring, log.writer, clock=lambda: log.now)
             await retention.signer.sign()
         assert ring.find(first) is None
-        signed = await log.records.of("acme").trail.checkpoints()
+        signed = await log.records.for_tenant("acme").trail.checkpoints()
         await log.note(1)
         seen = await log.verify()
 

@@ -70,7 +70,7 @@ class PostgresServer:
         keyring = KeyRing.load(f"file:{self.ring}")
         records.audit.attach(RingLinker(keyring))
         verdict = await verify(records, "acme", public_keys(keyring), keyring, ())
-        trail = records.of("acme").trail
+        trail = records.for_tenant("acme").trail
         chains = [trail.chain(writer) for writer in await trail.writers()]
         rows = [row for chain in chains for row in await chain.rows(0, 100_000)]
         await records.aclose()

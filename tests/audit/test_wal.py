@@ -75,7 +75,7 @@ def file_contents(url: str) -> bytes:
 
 
 async def numbers(log: AuditLog, tenant: str = "acme") -> list[int]:
-    return [row.number for row in await log.records.of(tenant).trail.chain(1).rows(0, 99)]
+    return [row.number for row in await log.records.for_tenant(tenant).trail.chain(1).rows(0, 99)]
 
 
 @asynccontextmanager
@@ -95,10 +95,10 @@ async def _nothing() -> None:
 async def test_another_process_reads_every_acknowledged_record(log: AuditLog, file: str) -> None:
     """It merges the write-ahead log, and the writer continues after it."""
     async with audit_log(file, log.keyring) as other:
-        records = await other.records.of("acme").trail.find(AuditQuery())
+        records = await other.records.for_tenant("acme").trail.find(AuditQuery())
         await log.note_unmerged()
         await log.note_unmerged()
-        later = await other.records.of("acme").trail.heads()
+        later = await other.records.for_tenant("acme").trail.heads()
 
     assert [row.number for row in records] == [5, 4, 3, 2, 1]
     assert [(end.writer, end.number) for end in later] == [(0, 1), (1, 7)]
@@ -114,7 +114,7 @@ async def test_a_process_rereads_the_key_ring_for_frames_of_a_new_key(
     rotate(tmp_path / "keyring.json", keep=3)
     async with audit_log(file, KeyRing.load(f"file:{tmp_path / 'keyring.json'}")) as other:
         await other.note_unmerged()
-        records = await log.records.of("acme").trail.find(AuditQuery())
+        records = await log.records.for_tenant("acme").trail.find(AuditQuery())
 
     assert sorted(row.number for row in records) == [1, 2, 3, 4, 5, 6]
     assert {row.kind for row in records} == {"approval"}
@@ -148,7 +148,7 @@ async def test_a_head_changed_before_a_merge_breaks_the_chain(
     """No record is lost or renumbered, and the break is recorded before the merged records."""
     await tamper(file, update("heads", "writer = 1", change))
     with capture_logs() as logs:
-        rows = await log.records.of("acme").trail.chain(1).rows(0, 99)
+        rows = await log.records.for_tenant("acme").trail.chain(1).rows(0, 99)
     seen = await log.verify()
 
     assert [row.kind for row in rows] == ["approval", "break", *["approval"] * 4]
@@ -261,7 +261,7 @@ async def test_tampering_with_a_running_process_loses_no_record(
     else:
         await tamper(file, ROW[name])
     await log.note_unmerged()
-    kinds = [row.kind for row in await log.records.of("acme").trail.chain(1).rows(0, 99)]
+    kinds = [row.kind for row in await log.records.for_tenant("acme").trail.chain(1).rows(0, 99)]
     await log.note_unmerged()
     seen = await log.verify()
 
@@ -282,7 +282,7 @@ async def test_a_frame_of_another_ring_breaks_its_chains(
         ring = KeyRing.load(f"file:{tmp_path / 'keyring.json'}")
         forgets = AuditLog(other.records, ring)
         await forgets.note_unmerged()
-        rows = await forgets.records.of("-").trail.chain(1).rows(0, 9)
+        rows = await forgets.records.for_tenant("-").trail.chain(1).rows(0, 9)
 
     assert [row.kind for row in rows] == ["break"]
 

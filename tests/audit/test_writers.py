@@ -61,8 +61,8 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
     while page := await search(replicas.records, "acme", AuditQuery(limit=3, before=before)):
         ids += [record.id for record in page]
         before = page[-1].position
-    (signed,) = await replicas.records.of("acme").trail.checkpoints()
-    (row,) = await replicas.records.of("acme").trail.chain(2).rows(2, 1)
+    (signed,) = await replicas.records.for_tenant("acme").trail.checkpoints()
+    (row,) = await replicas.records.for_tenant("acme").trail.chain(2).rows(2, 1)
 
     assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
     assert verdict_text(seen) == (
@@ -171,7 +171,7 @@ async def test_a_checkpoint_kept_elsewhere_shows_a_missing_writer(
     replicas: ReplicaLog, url: str
 ) -> None:
     """The attacker has removed every row that names the writer."""
-    (checkpoint,) = await replicas.records.of("acme").trail.checkpoints()
+    (checkpoint,) = await replicas.records.for_tenant("acme").trail.checkpoints()
     gone = ["DELETE FROM audit_checkpoints", *delete_writer(0, "heads")]
     await tamper(url, *delete_writer(2, "segments", "heads"), *gone)
     alone, anchored = await replicas.verify(), await replicas.verify("acme", checkpoint)
@@ -205,7 +205,7 @@ async def test_erasure_and_retention_apply_to_every_writer(replicas: ReplicaLog)
     await replicas.sign()
     seen = await replicas.verify()
     again = await replicas.prune(replicas.now + 1)
-    records = await replicas.records.of("acme").trail.find(AuditQuery())
+    records = await replicas.records.for_tenant("acme").trail.find(AuditQuery())
 
     assert (erased, whole.bad_number, whole.erased) == (6, None, 6)
     assert (removed, seen.bad_number, chain_ends(seen)) == (8, None, [(1, 5, 5, 5), (2, 5, 5, 5)])

@@ -220,7 +220,7 @@ def test_a_renewed_response_is_cached_until_its_new_expiry() -> None:
 def test_the_cache_stays_bounded_when_several_threads_fill_it() -> None:
     """Two threads that replace the same entry must not leave one behind."""
     cache = RandomCache[object, int](1)
-    other = Thread(target=cache.keep, args=("other", 1))
+    other = Thread(target=cache.set_entry, args=("other", 1))
 
     class Replaced:
         """A key that another thread replaces at the moment at which it is looked up."""
@@ -232,7 +232,7 @@ def test_the_cache_stays_bounded_when_several_threads_fill_it() -> None:
             return 1
 
     for key in (Replaced(), "new"):
-        cache.keep(key, 2)
+        cache.set_entry(key, 2)
     other.join()
 
     assert len(cache.entries) == 1
@@ -242,8 +242,8 @@ def test_ending_an_entry_does_not_remove_its_replacement() -> None:
     """Another thread may have replaced the entry, or removed its key."""
     cache = RandomCache[str, list[int]](1)
     old, new = [1], [2]
-    cache.keep("key", old)
-    cache.keep("key", new)
+    cache.set_entry("key", old)
+    cache.set_entry("key", new)
     cache.end("key", old)
     assert cache.entries == {"key": new}
     cache.end("key", new)

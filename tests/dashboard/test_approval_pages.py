@@ -49,7 +49,7 @@ def test_a_script_that_is_too_long_to_compare_is_shown(
 ) -> None:
     """The approver sees every line of a script without a comparison."""
     records = billing.server.services.records
-    scripts = ScriptApprovals(records.of("acme").entries(SUBJECT))
+    scripts = ScriptApprovals(records.for_tenant("acme").entries(SUBJECT))
     lines = "".join(f"step_{at}()\n" for at in range(MAX_LINES + 10))
     billing.server.run(scripts.approve(Script("long", b"first()\n", "workspace"), by=ALICE))
     after = Script("long", f"evil()\n{lines}".encode(), "workspace")

@@ -44,7 +44,7 @@ class SharedApprovals:
         self.service = CountedApprovals(
             self.records, KeyRing.ephemeral(), Redaction(), notifier, reviews
         )
-        self.scripts = ScriptApprovals(self.records.of("acme").entries(SUBJECT))
+        self.scripts = ScriptApprovals(self.records.for_tenant("acme").entries(SUBJECT))
 
     async def submit(self, name: str) -> None:
         """Submit a script for review, as another replica does."""
@@ -82,7 +82,7 @@ async def test_a_message_updates_the_page_before_the_next_poll(store: SharedAppr
     async with aclosing(live.watch("acme")) as pages:
         assert await next_names(pages) == []
         await store.submit("report")
-        await store.shared_store.of("acme").publish("approvals", b"1")
+        await store.shared_store.for_tenant("acme").publish("approvals", b"1")
         assert await next_names(pages) == ["report.star"]
 
 
@@ -112,10 +112,10 @@ async def test_open_pages_show_the_begin_and_the_end_of_an_outage(store: SharedA
     live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
         assert await next_names(pages) == []
-        entries = store.records.of
-        store.records.of = UnavailableScriptStore.of  # type: ignore[method-assign]
+        entries = store.records.for_tenant
+        store.records.for_tenant = UnavailableScriptStore.for_tenant  # type: ignore[method-assign]
         assert await next_names(pages) is None
-        store.records.of = entries  # type: ignore[method-assign]
+        store.records.for_tenant = entries  # type: ignore[method-assign]
         assert await next_names(pages) == []
 
 
@@ -123,5 +123,5 @@ class UnavailableScriptStore:
     """A store that does not answer."""
 
     @staticmethod
-    def of(tenant: str) -> object:
+    def for_tenant(tenant: str) -> object:
         raise StoreUnavailable(tenant)

@@ -128,7 +128,7 @@ def test_without_an_operator_there_is_no_page_and_no_report(tmp_path: Path) -> N
         server.run(ProcessReporter(server.services).write())
         with server.user_browser("alice") as alice:
             assert alice.get("/operations").status_code == 404
-        entries = server.services.records.of(DEPLOYMENT).entries(SUBJECT)
+        entries = server.services.records.for_tenant(DEPLOYMENT).entries(SUBJECT)
         assert server.run(entries.all()) == []
 
 
@@ -136,7 +136,10 @@ def test_reports_of_other_versions_are_shown_or_skipped(
     billing: BillingServer, olga: HttpBrowser
 ) -> None:
     """An unreadable or expired report is skipped, because versions run side by side."""
-    entries, now = billing.server.services.records.of(DEPLOYMENT).entries(SUBJECT), billing.now()
+    entries, now = (
+        billing.server.services.records.for_tenant(DEPLOYMENT).entries(SUBJECT),
+        billing.now(),
+    )
     newer = ProcessReport(
         process="p", host="<b>h", pid=1, version="9.9", started_at=now, written_at=now
     )
@@ -161,7 +164,10 @@ def test_reports_of_ended_processes_do_not_hide_running_ones(
 ) -> None:
     """Expired and outdated reports come before the running process in the store."""
     monkeypatch.setattr(process_reports, "MAX_REPORTS", 2)
-    entries, now = billing.server.services.records.of(DEPLOYMENT).entries(SUBJECT), billing.now()
+    entries, now = (
+        billing.server.services.records.for_tenant(DEPLOYMENT).entries(SUBJECT),
+        billing.now(),
+    )
     for key, age_s in (("a", KEPT_S + 1), ("b", KEPT_S + 1), ("c", 99.0), ("d", 99.0), ("e", 0.0)):
         report = ProcessReport(
             process=key, host=f"host-{key}", pid=1, version="1", started_at=0, written_at=now

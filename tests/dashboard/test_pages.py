@@ -335,7 +335,7 @@ def test_the_page_of_a_request_describes_a_call_that_has_begun(
     request = billing.request_approval("refund", {"customer": "C-begun", "amount": 5})
     billing.decides("dave", request)
     claims, name, now = (
-        billing.server.services.records.of("acme").idempotency,
+        billing.server.services.records.for_tenant("acme").idempotency,
         key_of_use(request),
         10.0**10,
     )

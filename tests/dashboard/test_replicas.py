@@ -205,7 +205,9 @@ def test_erased_persons_are_removed_from_the_list_of_callers(
     assert pair.billing.server.run(erasure.forgotten(whom, yes=True, reason="", stores=stores))
 
     pair.hides(dave, "/tools", "Carol Chen")
-    entry = pair.billing.server.run(services.records.of("acme").entries("callers").get("lately"))
+    entry = pair.billing.server.run(
+        services.records.for_tenant("acme").entries("callers").get("lately")
+    )
     assert b"carol" not in entry.value
     assert b"dave" in entry.value
 

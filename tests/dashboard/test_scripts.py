@@ -27,7 +27,7 @@ def test_a_rejected_script_is_in_the_history_and_can_be_approved_later(
     billing: BillingServer,
 ) -> None:
     """It has a page and no longer waits in the list."""
-    scripts = ScriptApprovals(billing.server.services.records.of("acme").entries(SUBJECT))
+    scripts = ScriptApprovals(billing.server.services.records.for_tenant("acme").entries(SUBJECT))
     billing.server.run(scripts.request([SCRIPT], caller=a_caller(subject="erin"), max_waiting=10))
     below = f"script-{SCRIPT.digest}"
     with (

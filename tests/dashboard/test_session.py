@@ -242,7 +242,7 @@ def revoke(server: DashboardServer, subject: str) -> Iterator[None]:
         yield
     finally:
         server.run(server.services.records.revocations.delete("", "cut-1"))
-        server.run(server.services.revocations.look())
+        server.run(server.services.revocations.read_changes())
 
 
 def test_a_revocation_ends_sessions_and_their_live_pages(shared_dashboard: DashboardServer) -> None:

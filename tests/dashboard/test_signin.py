@@ -51,7 +51,7 @@ def test_a_user_signs_in_and_out(shared_dashboard: DashboardServer) -> None:
         assert user_browser.cookie() == ""
         user_browser.http.cookies.set(session_name(shared_dashboard), stolen)
         assert user_browser.get("/test/echo").status_code == 303
-    trail = shared_dashboard.services.records.of("acme").trail
+    trail = shared_dashboard.services.records.for_tenant("acme").trail
     rows = shared_dashboard.run(trail.find(AuditQuery(kind="signin", limit=2)))
     assert [(row.outcome, row.subject) for row in rows] == [
         ("signed_out", "alice"),

@@ -137,7 +137,7 @@ async def test_debug_level_logs_no_database_statements(
         configure(level="debug", form="json")
         records = await open_records(f"sqlite:///{tmp_path / 'gatepost.db'}")
         try:
-            await records.of("acme").approvals.get(SECRET_ARGUMENT)
+            await records.for_tenant("acme").approvals.get(SECRET_ARGUMENT)
         finally:
             await records.aclose()
         logging.getLogger("gatepost.tools").debug("own_event")

@@ -350,9 +350,9 @@ class DetachableRecords:
         self._records = records
         self.cut = False
 
-    def of(self, tenant: str) -> Any:
+    def for_tenant(self, tenant: str) -> Any:
         """Return the stores of a tenant, like `Records`."""
-        stores = self._records.of(tenant)
+        stores = self._records.for_tenant(tenant)
         names = ("tasks", "idempotency", "sessions")
         return SimpleNamespace(
             **{name: _DetachableStore(self, getattr(stores, name)) for name in names}

@@ -126,7 +126,7 @@ async def test_cx_04_an_ended_request_leaves_no_listener(replicas: EndpointPair)
     """A process does not listen for cancellations of ended requests."""
     live = await begun_call(replicas)
     assert await still_runs(live)
-    followers = vars(replicas.one.shared_store.of("acme"))["_followers"]
+    followers = vars(replicas.one.shared_store.for_tenant("acme"))["_followers"]
     assert followers != {}
 
     await replicas.cancel(replicas.two, 7)
@@ -170,7 +170,7 @@ async def test_a_request_continues_without_the_shared_store(
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable
 
-    shared_store = replicas.one.shared_store.of("acme")
+    shared_store = replicas.one.shared_store.for_tenant("acme")
     for name in ("follow", "publish", "append", "take", "put", "read"):
         monkeypatch.setattr(shared_store, name, fails)
     live = await begun_call(replicas, report=True)

@@ -40,7 +40,7 @@ async def test_su_09_a_disconnect_removes_the_stream_and_its_subscription(
 
     assert [reference() for reference in references] == [None]
     assert (len(client.streams), client.pubsub.tenants) == (0, ())
-    assert client.shared_store.of("acme")._followers == {}  # type: ignore[attr-defined]
+    assert client.shared_store.for_tenant("acme")._followers == {}  # type: ignore[attr-defined]
 
 
 @pytest.mark.requirement("SU-10")

@@ -28,8 +28,8 @@ class CountedSharedStore(MemorySharedStore):
         self.follows = 0
         self.down = False
 
-    def of(self, tenant: str) -> Any:
-        return CountedTenant(self, super().of(tenant))
+    def for_tenant(self, tenant: str) -> Any:
+        return CountedTenant(self, super().for_tenant(tenant))
 
 
 class CountedTenant:
@@ -89,7 +89,7 @@ async def test_su_10_a_process_follows_a_tenant_once_for_all_its_streams() -> No
         interest.end()
         interest.end()
     pubsub.close()
-    assert MemorySharedStore.of(shared_store, "acme")._followers == {}
+    assert MemorySharedStore.for_tenant(shared_store, "acme")._followers == {}
     assert pubsub.tenants == ()
 
 
@@ -125,7 +125,7 @@ async def test_a_message_of_a_newer_release_is_passed_over() -> None:
     heard: list[ChangeNotification] = []
     interest = await pubsub.follow("acme", heard.append)
     for message in (b"", b"\xc1", b"\x92\xa5later\xa0"):
-        await shared_store.of("acme").publish("changes", message)
+        await shared_store.for_tenant("acme").publish("changes", message)
     await pubsub.notifier_for("acme").moved("t1")
 
     assert heard == [ChangeNotification("task", "t1")]

@@ -219,7 +219,7 @@ class SlowSessions(MemorySessions):
 async def test_r_10_a_change_right_after_the_subscription_is_announced() -> None:
     """The stream's process is still reading the session record at that moment."""
     records, slow = MemoryRecords(), SlowSessions()
-    records.of("acme").sessions = slow
+    records.for_tenant("acme").sessions = slow
     replicas = await a_pair(records=records).open()
     live = await replicas.get(replicas.one).opened()
 

@@ -214,7 +214,7 @@ async def reads_again(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIt
 @asynccontextmanager
 async def hears(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     shared_store = MemorySharedStore()
-    patch.setattr(type(shared_store.of("")), "follow", lambda *arguments: fault())
+    patch.setattr(type(shared_store.for_tenant("")), "follow", lambda *arguments: fault())
     async with ChangePoller(MemoryRecords(), shared_store).polling({}):
         yield
 

@@ -49,7 +49,7 @@ class TwoProcesses:
 
     async def entry(self) -> Entry:
         """Return the stored entry, whose revision says how often it was written."""
-        entry = await self.records.of("acme").entries(SUBJECT).get(KEY)
+        entry = await self.records.for_tenant("acme").entries(SUBJECT).get(KEY)
         assert entry is not None
         return entry
 
@@ -268,9 +268,15 @@ async def test_the_erasure_of_a_person_removes_entries_that_name_them_as_actor(
         processes.one.note(caller)
     await processes.one.write()
 
-    assert await forget_person(processes.records.of("acme"), a_caller().issuer, "alice") == 3
-    assert await forget_person(processes.records.of("acme"), a_caller().issuer, "alice") == 0
-    assert await forget_person(processes.records.of("globex"), a_caller().issuer, "alice") == 0
+    assert (
+        await forget_person(processes.records.for_tenant("acme"), a_caller().issuer, "alice") == 3
+    )
+    assert (
+        await forget_person(processes.records.for_tenant("acme"), a_caller().issuer, "alice") == 0
+    )
+    assert (
+        await forget_person(processes.records.for_tenant("globex"), a_caller().issuer, "alice") == 0
+    )
     callers = await processes.other.lately("acme", 9)
     assert {(caller.issuer, caller.subject) for caller in callers} == {
         ("https://other.example", "alice"),
@@ -280,7 +286,7 @@ async def test_the_erasure_of_a_person_removes_entries_that_name_them_as_actor(
 
 async def test_an_unreadable_entry_is_replaced(processes: TwoProcesses) -> None:
     """Another version may have stored it."""
-    entries = processes.records.of("acme").entries(SUBJECT)
+    entries = processes.records.for_tenant("acme").entries(SUBJECT)
     await entries.put(KEY, b"\xc1", now=0.0)
     assert await processes.subjects() == []
     processes.one.note(a_caller())

@@ -127,7 +127,7 @@ async def test_a_change_without_a_notification_is_found_by_polling(
     """The process that made the change may have died before the notification."""
     await secrets_of(secrets)
     sealed = other_process_store._sealed("acme", "KEY", BoundSecret(FIRST_VALUE))
-    await records.of("acme").entries("secrets").put("KEY", sealed, now=0.0)
+    await records.for_tenant("acme").entries("secrets").put("KEY", sealed, now=0.0)
     clock.now += CACHED_S - 1
     assert await secrets_of(secrets) == {}
 

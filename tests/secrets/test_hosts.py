@@ -123,7 +123,7 @@ async def test_a_binding_is_sealed_with_its_value(
 ) -> None:
     """An attacker who can write to the database cannot choose another host for it."""
     await vault.put("acme", "API_KEY", SECRET_VALUE, ("gitlab.com",))
-    entry = await records.of("acme").entries(SUBJECT).get("API_KEY")
+    entry = await records.for_tenant("acme").entries(SUBJECT).get("API_KEY")
 
     assert entry is not None
     assert b"gitlab" not in entry.value
@@ -163,7 +163,7 @@ async def test_concurrent_setting_and_binding_keep_both_changes(
 
         def interrupted(purpose: str, payload: bytes, *, context: bytes = b"") -> str:
             monkeypatch.setattr(vault.keyring, "seal", seal)
-            entries = records.of("acme").entries(SUBJECT)
+            entries = records.for_tenant("acme").entries(SUBJECT)
             entry = entries.records["API_KEY"]
             sealed = do._sealed("acme", "API_KEY", BoundSecret(value, ("b.example",)))
             entries.records["API_KEY"] = type(entry)(
@@ -205,7 +205,7 @@ async def test_a_secret_sealed_by_another_version_is_an_error(
 ) -> None:
     """It is not taken for a secret without hosts."""
     sealed = vault.keyring.seal(PURPOSE, b"hunter2", context=_context("acme", "OLD"))
-    await records.of("acme").entries(SUBJECT).put("OLD", sealed.encode(), now=0.0)
+    await records.for_tenant("acme").entries(SUBJECT).put("OLD", sealed.encode(), now=0.0)
 
     with pytest.raises(SecretUnreadable, match="another version"):
         await vault.get("acme", "OLD")

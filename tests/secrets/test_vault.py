@@ -112,7 +112,7 @@ async def test_a_secret_is_read_by_its_own_tenant_only(
     assert await vault.get("globex", "LONGEST") is None
     assert await vault.get("initech", "API_KEY") is None
     assert (await vault.all("acme"))["LONGEST"] == "x" * MAX_BYTES
-    for entry in await records.of("acme").entries(SUBJECT).all():
+    for entry in await records.for_tenant("acme").entries(SUBJECT).all():
         assert b"hunter2" not in entry.value
     assert [row.name for row in await vault.rows("acme")] == ["API_KEY", "LONGEST"]
 
@@ -171,7 +171,7 @@ async def test_a_tampered_secret_is_named(
     """The secret does not open, and the others still do."""
     await vault.put("acme", "API_KEY", SECRET_VALUE)
     await vault.put("acme", "OTHER", SECRET_VALUE)
-    entries = records.of("acme").entries(SUBJECT)
+    entries = records.for_tenant("acme").entries(SUBJECT)
     entry = await entries.get("API_KEY")
     assert entry is not None
     await entries.put("API_KEY", tamper(entry.value), now=0.0)
@@ -195,9 +195,9 @@ async def test_a_secret_moved_to_another_tenant_cannot_be_opened(
 ) -> None:
     """An attacker who can write to the database cannot give one tenant's secret to another."""
     await vault.put("acme", "API_KEY", SECRET_VALUE)
-    entry = await records.of("acme").entries(SUBJECT).get("API_KEY")
+    entry = await records.for_tenant("acme").entries(SUBJECT).get("API_KEY")
     assert entry is not None
-    await records.of(tenant).entries(SUBJECT).put(name, entry.value, now=0.0)
+    await records.for_tenant(tenant).entries(SUBJECT).put(name, entry.value, now=0.0)
 
     with pytest.raises(SecretUnreadable, match="another place"):
         await vault.get(tenant, name)
@@ -274,7 +274,7 @@ async def test_sealing_anew_does_not_undo_a_change(
         monkeypatch.setattr(vault.keyring, "seal", seal)
         payload = msgspec.msgpack.encode(BoundSecret("set meanwhile"))
         meanwhile = seal(purpose, payload, context=context).encode()
-        entries = records.of("acme").entries(SUBJECT)
+        entries = records.for_tenant("acme").entries(SUBJECT)
         entry = entries.records["API_KEY"]
         entries.records["API_KEY"] = type(entry)(
             key="API_KEY", value=meanwhile, revision=entry.revision + 1, updated_at=5.0

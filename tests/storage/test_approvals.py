@@ -52,17 +52,17 @@ async def test_a_request_is_read_as_it_was_written(
     records: Records, record: ApprovalRecord
 ) -> None:
     """This includes bytes, fractions of seconds, None and empty values."""
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
 
     assert await approvals.open(record) is None
     assert await approvals.get("a1") == record
     assert await approvals.get("a2") is None
-    assert await records.of("globex").approvals.get("a1") is None
+    assert await records.for_tenant("globex").approvals.get("a1") is None
 
 
 async def test_one_of_many_concurrent_equal_calls_opens_a_request(records: Records) -> None:
     """Every other call gets that request, in any process."""
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     requests = [approval(id=f"a{number}") for number in range(20)]
 
     met = await asyncio.gather(*map(approvals.open, requests))
@@ -76,15 +76,15 @@ async def test_one_of_many_concurrent_equal_calls_opens_a_request(records: Recor
 
 async def test_approval_requests_of_tenants_are_isolated(records: Records) -> None:
     """The same binding in another tenant is a different request."""
-    await records.of("acme").approvals.open(approval())
+    await records.for_tenant("acme").approvals.open(approval())
 
-    assert await records.of("globex").approvals.find(b"b1") is None
-    assert await records.of("globex").approvals.open(approval()) is None
+    assert await records.for_tenant("globex").approvals.find(b"b1") is None
+    assert await records.for_tenant("globex").approvals.open(approval()) is None
 
 
 async def test_a_used_request_allows_a_new_one_for_the_same_call(records: Records) -> None:
     """It stays in the history."""
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     await approvals.open(approval())
     assert await approvals.replace(approval(state="used", binding=None))
 
@@ -95,7 +95,7 @@ async def test_a_used_request_allows_a_new_one_for_the_same_call(records: Record
 
 async def test_a_decision_needs_the_current_revision(records: Records) -> None:
     """If two approvers decide at once, at any replicas, only the first decision counts."""
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     await approvals.open(approval())
     versions = [approval(state=state, changed_at=NOW) for state in ("approved", "rejected") * 5]
 
@@ -109,7 +109,7 @@ async def test_a_decision_needs_the_current_revision(records: Records) -> None:
 
 async def test_waiting_requests_are_listed_oldest_first(records: Records) -> None:
     """The oldest request is the most urgent; decided requests are not listed."""
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     for number, at in ((1, 30.0), (2, 10.0), (3, 20.0), (4, 5.0)):
         name = f"{number}"
         await approvals.open(approval(id=name, binding=name.encode(), created_at=at))
@@ -124,7 +124,7 @@ async def test_waiting_requests_are_listed_oldest_first(records: Records) -> Non
 
 async def test_the_history_is_paged(records: Records) -> None:
     """The last change first, and no entry twice although several changed at one moment."""
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     times = {"a": 1.0, "b": 2.0, "c": 2.0, "d": 2.0, "e": 3.0}
     for name, at in times.items():
         await approvals.open(
@@ -141,11 +141,11 @@ async def test_the_history_is_paged(records: Records) -> None:
 
 async def test_open_requests_of_all_callers_of_a_tenant_are_found(records: Records) -> None:
     """An open request is pending, or approved and unused; other tenants' are not found."""
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     states = ("waiting", "approved", "rejected", "expired", "withdrawn", "used")
     for state in states:
         await approvals.open(approval(id=state, binding=state.encode(), state=state))
-    await records.of("globex").approvals.open(approval(id="theirs"))
+    await records.for_tenant("globex").approvals.open(approval(id="theirs"))
 
     assert sorted(await approvals.undecided()) == ["approved", "waiting"]
 
@@ -163,7 +163,7 @@ async def test_waiting_requests_are_counted_by_caller(
     records: Records, caller: tuple[str, str, str], count: int
 ) -> None:
     """A machine and a person of one id are two callers; a person has one limit for all clients."""
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     callers = (
         {},
         {"client_id": "cursor"},
@@ -180,12 +180,12 @@ async def test_waiting_requests_are_counted_by_caller(
 
 async def test_grants_are_paged(records: Records) -> None:
     """The pages hold all grants of the tenant once, also ended ones, and none of another tenant."""
-    grants = records.of("acme").grants
+    grants = records.for_tenant("acme").grants
     stored_grants = {f"g{number}": grant(id=f"g{number}") for number in range(5)}
     stored_grants["g3"] = grant(id="g3", expires_at=1.0, remaining=0)
     for stored_grant in stored_grants.values():
         await grants.add(stored_grant)
-    await records.of("globex").grants.add(grant(id="g9"))
+    await records.for_tenant("globex").grants.add(grant(id="g9"))
     seen: list[GrantRecord] = []
     while page := await grants.page(seen[-1].id if seen else "", 2):
         assert len(page) <= 2
@@ -197,7 +197,7 @@ async def test_grants_are_paged(records: Records) -> None:
 async def test_overdue_requests_of_all_tenants_are_found(records: Records) -> None:
     """A decided request is not due."""
     for tenant, until in (("acme", 20.0), ("globex", 10.0), ("initech", 40.0)):
-        approvals = records.of(tenant).approvals
+        approvals = records.for_tenant(tenant).approvals
         await approvals.open(approval(until=until))
         await approvals.open(approval(id="a2", binding=b"b2", state="rejected", until=1.0))
         await approvals.open(approval(id="a3", binding=b"b3", state="approved", until=until + 5))
@@ -210,7 +210,7 @@ async def test_overdue_requests_of_all_tenants_are_found(records: Records) -> No
 
 async def test_a_sweep_removes_expired_requests_and_grants(records: Records) -> None:
     """The rest stays."""
-    approvals, grants = records.of("acme").approvals, records.of("acme").grants
+    approvals, grants = records.for_tenant("acme").approvals, records.for_tenant("acme").grants
     await approvals.open(approval(expires_at=NOW))
     await approvals.open(approval(id="a2", binding=b"b2"))
     await grants.add(grant(expires_at=NOW))
@@ -222,7 +222,7 @@ async def test_a_sweep_removes_expired_requests_and_grants(records: Records) -> 
 
 async def test_a_grant_allows_its_number_of_calls(records: Records) -> None:
     """Concurrent calls at any replica use no more than the grant allows."""
-    grants = records.of("acme").grants
+    grants = records.for_tenant("acme").grants
     await grants.add(grant())
 
     spent = await asyncio.gather(*(grants.spend("g1", NOW) for _ in range(10)))
@@ -234,7 +234,7 @@ async def test_a_grant_allows_its_number_of_calls(records: Records) -> None:
 
 async def test_a_grant_without_a_number_ends_at_its_expiry(records: Records) -> None:
     """Up to then any number of calls may use it."""
-    grants = records.of("acme").grants
+    grants = records.for_tenant("acme").grants
     stored_grant = grant(remaining=None)
     await grants.add(stored_grant)
 
@@ -246,7 +246,7 @@ async def test_a_grant_without_a_number_ends_at_its_expiry(records: Records) -> 
 
 async def test_a_grant_is_found_only_for_its_caller_and_tool(records: Records) -> None:
     """No other caller, tool, issuer or tenant finds the grant, and a revoked one is not found."""
-    grants = records.of("acme").grants
+    grants = records.for_tenant("acme").grants
     stored_grant = grant()
     await grants.add(stored_grant)
     issuer = stored_grant.issuer
@@ -255,7 +255,9 @@ async def test_a_grant_is_found_only_for_its_caller_and_tool(records: Records) -
     assert await grants.caller_grants("pay", issuer, "bob", NOW) == []
     assert await grants.caller_grants("look", issuer, "alice", NOW) == []
     assert await grants.caller_grants("pay", "https://other", "alice", NOW) == []
-    assert await records.of("globex").grants.caller_grants("pay", issuer, "alice", NOW) == []
+    assert (
+        await records.for_tenant("globex").grants.caller_grants("pay", issuer, "alice", NOW) == []
+    )
     assert await grants.revoke("g1")
     assert not await grants.revoke("g1")
     assert await grants.caller_grants("pay", issuer, "alice", NOW) == []

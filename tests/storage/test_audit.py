@@ -77,7 +77,7 @@ async def test_written_records_are_read_in_order(records: Records) -> None:
     }
     await records.audit.write(batch, linked)
     await records.audit.write({("acme", 1): [new_record(99)]}, linked)
-    acme, globex = records.of("acme").trail, records.of("globex").trail
+    acme, globex = records.for_tenant("acme").trail, records.for_tenant("globex").trail
     written = rows_of(*linked(("acme", 1), None, [*batch["acme", 1], new_record(99)])[0])
 
     assert await acme.chain(1).rows(0, 100) == written
@@ -86,7 +86,7 @@ async def test_written_records_are_read_in_order(records: Records) -> None:
         *linked(("globex", 1), None, batch["globex", 1])[0]
     )
     assert await globex.heads() == [ChainHead("globex", 1, 1, b"1", 0, "")]
-    assert await records.of("initech").trail.heads() == []
+    assert await records.for_tenant("initech").trail.heads() == []
     found_heads = await records.audit.heads("", 99)
     heads = {tenant: [head.number for head in found_heads[tenant]] for tenant in found_heads}
     assert heads == {"acme": [41], "globex": [1]}
@@ -103,7 +103,7 @@ async def test_line_breaks_do_not_split_a_record(records: Records) -> None:
 
     for chain, new_records in batch.items():
         written = rows_of(*linked(chain, None, new_records)[0])
-        assert await records.of(chain[0]).trail.chain(1).rows(0, 9) == written
+        assert await records.for_tenant(chain[0]).trail.chain(1).rows(0, 9) == written
 
 
 async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
@@ -122,7 +122,7 @@ async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
         )
     await records.audit.write({("acme", 1): [new_record(5)]}, linked)
 
-    assert [row.at for row in await records.of("acme").trail.chain(1).rows(0, 9)] == [5]
+    assert [row.at for row in await records.for_tenant("acme").trail.chain(1).rows(0, 9)] == [5]
 
 
 async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None:
@@ -135,8 +135,8 @@ async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None
             await replica.audit.write(batch, linked)
 
     await asyncio.gather(*map(work, several))
-    acme = await several[0].of("acme").trail.chain(1).rows(0, 1000)
-    globex = await several[0].of("globex").trail.chain(1).rows(0, 1000)
+    acme = await several[0].for_tenant("acme").trail.chain(1).rows(0, 1000)
+    globex = await several[0].for_tenant("globex").trail.chain(1).rows(0, 1000)
     for replica in several:
         await replica.aclose()
 
@@ -182,7 +182,7 @@ async def test_queries_are_answered_newest_first(records: Records) -> None:
 
     @each(("query", "numbers"), QUERIES.values(), ids=QUERIES)
     async def answered(query: AuditQuery, numbers: list[int]) -> None:
-        matching = await records.of("acme").trail.find(query)
+        matching = await records.for_tenant("acme").trail.find(query)
         assert [row.number for row in matching] == numbers
 
     await answered()
@@ -193,7 +193,7 @@ async def test_a_query_finds_records_at_any_distance(records: Records) -> None:
     for at in range(230):
         tool = "rare" if at % 70 == 0 else "write"
         await records.audit.write({("acme", 1): [new_record(at, tool=tool)]}, linked)
-    trail, ids, before = records.of("acme").trail, list[int](), None
+    trail, ids, before = records.for_tenant("acme").trail, list[int](), None
     while page := await trail.find(AuditQuery(tool="rare", before=before, limit=1)):
         ids += [row.number for row in page]
         before = page[-1].position
@@ -205,7 +205,7 @@ async def test_a_query_finds_records_at_any_distance(records: Records) -> None:
 
 async def test_a_horizon_counts_the_newest_segments_before_a_time(records: Records) -> None:
     """It counts the segments of all writers."""
-    trail = records.of("acme").trail
+    trail = records.for_tenant("acme").trail
     assert await trail.horizon(None, 0) is None
     for at in range(10, 60, 10):
         await records.audit.write(
@@ -229,7 +229,7 @@ async def test_records_are_counted_slice_by_slice(records: Records) -> None:
     await records.audit.write({("acme", 1): [*batch, new_record(3 * HOUR)]}, linked)
     for at in (5, 3 * HOUR + 1, 3 * HOUR + 2):
         await records.audit.write({("acme", 1): [new_record(at), new_record(at)]}, linked)
-    counted = await records.of("acme").trail.count(HOUR, HOUR)
+    counted = await records.for_tenant("acme").trail.count(HOUR, HOUR)
 
     assert counted == [
         Count(HOUR, "call", "look", "success", 1),
@@ -248,7 +248,7 @@ def limit_refusals(at: int, limit: str, times: int, tool: str = "write") -> NewA
 
 async def test_each_refusal_by_a_limit_is_counted(records: Records) -> None:
     """One record may count many refusals; reading or splitting its segment keeps the counts."""
-    trail = records.of("acme").trail
+    trail = records.for_tenant("acme").trail
     batch = [new_record(1), limit_refusals(2, "caller", 30), limit_refusals(HOUR, "caller", 2)]
     await records.audit.write({("acme", 1): batch}, linked)
     for times in (5, 7):
@@ -284,7 +284,7 @@ async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> 
             await records.audit.write(batch, linked)
     with pytest.raises(ZeroDivisionError):
         await stores[0].audit.write({("acme", 1): [new_record(1)]}, lambda *_: 1 / 0)  # type: ignore[arg-type,return-value]  # it fails
-    acme, globex = (stores[1].of(tenant).trail for tenant in ("acme", "globex"))
+    acme, globex = (stores[1].for_tenant(tenant).trail for tenant in ("acme", "globex"))
     seen = await acme.count(0, HOUR), await globex.count(0, HOUR)
     rows = await acme.find(AuditQuery(limit=99))
     await acme.forget_counts()
@@ -306,13 +306,13 @@ async def test_only_records_that_the_dashboard_shows_are_counted(records: Record
     batch = [new_record(1, kind=kind) for kind in kinds]
     await records.audit.write({("acme", 1): batch}, linked)
 
-    matching = await records.of("acme").trail.count(0, HOUR)
+    matching = await records.for_tenant("acme").trail.count(0, HOUR)
     assert [record.kind for record in matching] == ["call", "refusal", "token"]
 
 
 async def test_checkpoints_are_stored_with_their_chain_head(records: Records) -> None:
     """They are in order; a tenant without records has none."""
-    trail = records.of("acme").trail
+    trail = records.for_tenant("acme").trail
     nothing = await trail.check(sign)
     for _ in range(2):
         await records.audit.write({("acme", 1): [new_record()]}, linked)
@@ -330,7 +330,7 @@ async def test_checkpoints_are_stored_with_their_chain_head(records: Records) ->
 
 async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> None:
     """Both happen in one transaction."""
-    trail = records.of("acme").trail
+    trail = records.for_tenant("acme").trail
     await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, linked)
     await trail.chain(1).erase([1, 3], [new_record(9, kind="erasure")], linked)
     rows = await trail.chain(1).rows(0, 9)
@@ -345,7 +345,7 @@ async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> No
 
 async def test_pruning_needs_a_checkpoint(records: Records) -> None:
     """Records up to it go, older checkpoints too, and a record of that is added."""
-    trail = records.of("acme").trail
+    trail = records.for_tenant("acme").trail
     for _ in range(3):
         await records.audit.write({("acme", 1): [new_record(), new_record()]}, linked)
         await trail.check(sign)
@@ -359,7 +359,7 @@ async def test_pruning_needs_a_checkpoint(records: Records) -> None:
 
 async def test_an_erasure_changes_only_the_given_records(records: Records) -> None:
     """The records were written in several batches, and one of them does not exist."""
-    trail = records.of("acme").trail
+    trail = records.for_tenant("acme").trail
     for _ in range(3):
         await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, linked)
     before = await trail.chain(1).rows(0, 9)
@@ -377,7 +377,7 @@ async def test_pruning_can_split_a_batch(records: Records) -> None:
     def early(heads: Sequence[ChainHead], _: Checkpoint | None) -> tuple[Checkpoint, ChainHead]:
         return Checkpoint(2, "at 2", "signed"), sign(heads, None)[1]
 
-    trail = records.of("acme").trail
+    trail = records.for_tenant("acme").trail
     batch = [new_record(1), new_record(2, tool="look"), new_record(3), new_record(4)]
     await records.audit.write({("acme", 1): batch}, linked)
     await trail.check(early)

@@ -158,7 +158,7 @@ async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) 
     """The time of its approval may pass; afterwards it is used, and its outcome is known."""
     here, other = deployment.replica(), deployment.replica()
     request, call = await running(deployment, here, "act")
-    tenant = deployment.records.of(ACME)
+    tenant = deployment.records.for_tenant(ACME)
     deployment.clock.now += LIVES_S
     [its] = here.runs._open.values()
     await its._renew()
@@ -245,7 +245,7 @@ async def test_an_expiry_is_recorded_before_it_takes_effect(deployment: Recorded
 
     with pytest.raises(StoreUnavailable):
         await deployment.replica(audit=away).service.expire_due()
-    record = await deployment.records.of(ACME).approvals.get(request.id)
+    record = await deployment.records.for_tenant(ACME).approvals.get(request.id)
     assert record is not None
     assert record.state == "approved"
     assert await deployment.replica(audit=audit).service.expire_due() == 1

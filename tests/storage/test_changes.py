@@ -17,7 +17,7 @@ from tests.support.measuring import capture_logs
 
 async def count_change(records: Records, subject: str) -> None:
     """Count a change."""
-    await records.of(NO_TENANT).entries(subject).put(CHANGE_COUNTER, b"", now=1.0)
+    await records.for_tenant(NO_TENANT).entries(subject).put(CHANGE_COUNTER, b"", now=1.0)
 
 
 class Taken:
@@ -91,7 +91,7 @@ async def test_each_subject_counts_its_own_changes(records: Records) -> None:
     """This holds on every backend; an unchanged subject has no number."""
     for subject in ("one", "one", "two"):
         await count_change(records, subject)
-    await records.of("acme").entries("three").put(CHANGE_COUNTER, b"", now=1.0)
+    await records.for_tenant("acme").entries("three").put(CHANGE_COUNTER, b"", now=1.0)
 
     assert await records.changes({"one", "two", "three"}) == {"one": 2, "two": 1}
     assert await records.changes({"two"}) == {"two": 1}

@@ -78,7 +78,7 @@ async def test_a_late_sqlite_statement_leaves_the_connection_usable(
         await records.database.run_sync(hold)
     hold.go.set()
     monkeypatch.setattr(database, "ANSWER_S", LONG_WAIT_S)
-    assert await records.of("acme").idempotency.begin(idempotency_record(), now=0.0) is None
+    assert await records.for_tenant("acme").idempotency.begin(idempotency_record(), now=0.0) is None
     await records.aclose()
 
     assert records.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]

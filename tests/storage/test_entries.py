@@ -15,7 +15,7 @@ HOSTILE_KEYS = ["", "a\x00b", "\ud800", "\\u0000", "'; DROP TABLE entries; --", 
 
 async def test_a_missing_entry_can_be_neither_read_nor_deleted(records: Records) -> None:
     """No list names it."""
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
 
     assert await entries.get("k") is None
     assert await entries.all() == []
@@ -25,7 +25,7 @@ async def test_a_missing_entry_can_be_neither_read_nor_deleted(records: Records)
 
 async def test_an_entry_is_read_as_it_was_written(records: Records) -> None:
     """Each write has the next revision and its time."""
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
 
     assert await entries.put("k", bytes(range(256)), now=NOW)
     first = Entry(key="k", value=bytes(range(256)), revision=1, updated_at=NOW)
@@ -37,7 +37,7 @@ async def test_an_entry_is_read_as_it_was_written(records: Records) -> None:
 
 async def test_any_text_can_be_a_key(records: Records) -> None:
     """Texts that no database accepts unchanged are read back, in the order of their characters."""
-    entries = records.of("acme\x00").entries("notes\\")
+    entries = records.for_tenant("acme\x00").entries("notes\\")
     for key in HOSTILE_KEYS:
         assert await entries.put(key, key.encode("utf-8", "surrogatepass"), now=NOW, revision=0)
 
@@ -54,7 +54,7 @@ async def test_any_text_can_be_a_key(records: Records) -> None:
 
 async def test_entries_of_different_subjects_are_isolated(records: Records) -> None:
     """Subject and key are separate: ("a", "bc") differs from ("ab", "c")."""
-    acme = records.of("acme")
+    acme = records.for_tenant("acme")
     for subject, key in (("a", "bc"), ("ab", "c"), ("", "abc")):
         assert await acme.entries(subject).put(key, subject.encode(), now=NOW, revision=0)
 
@@ -68,9 +68,9 @@ async def test_the_tenants_of_a_subject_are_found(records: Records) -> None:
     """Each is listed once, but not tenants that deleted all or have only other subjects."""
     for tenant, subject in (("b", "x"), ("a\x00", "x"), ("c", "y"), ("d", "x")):
         for key in ("1", "2"):
-            await records.of(tenant).entries(subject).put(key, b"", now=NOW)
+            await records.for_tenant(tenant).entries(subject).put(key, b"", now=NOW)
     for key in ("1", "2"):
-        await records.of("d").entries("x").delete(key)
+        await records.for_tenant("d").entries("x").delete(key)
 
     assert await records.tenants("x") == ["a\x00", "b"]
     assert await records.tenants("z") == []
@@ -81,42 +81,42 @@ async def test_the_latest_entries_of_all_tenants_are_found(records: Records) -> 
     for number, (tenant, key) in enumerate(
         (("b", "k"), ("a\x00", "k"), ("c", "other"), ("d", "k"))
     ):
-        await records.of(tenant).entries("x").put(key, tenant.encode(), now=NOW + number)
-    await records.of("e").entries("y").put("k", b"", now=NOW + 9)
-    await records.of("d").entries("x").delete("k")
-    await records.of("b").entries("x").put("k", b"again", now=NOW + 8)
+        await records.for_tenant(tenant).entries("x").put(key, tenant.encode(), now=NOW + number)
+    await records.for_tenant("e").entries("y").put("k", b"", now=NOW + 9)
+    await records.for_tenant("d").entries("x").delete("k")
+    await records.for_tenant("b").entries("x").put("k", b"again", now=NOW + 8)
     entries = await records.latest("x", "k", 9)
 
     assert [(tenant, entry.value) for tenant, entry in entries] == [
         ("b", b"again"),
         ("a\x00", b"a\x00"),
     ]
-    assert entries[0][1] == await records.of("b").entries("x").get("k")
+    assert entries[0][1] == await records.for_tenant("b").entries("x").get("k")
     assert await records.latest("x", "k", 1) == entries[:1]
 
 
 async def test_entries_of_several_tenants_are_read_together(records: Records) -> None:
     """Tenants without entries of that subject are left out."""
     for tenant, key in (("a\x00", "1"), ("a\x00", "2"), ("b", "1"), ("c", "1"), ("d", "1")):
-        await records.of(tenant).entries("x").put(key, tenant.encode(), now=NOW)
-        await records.of(tenant).entries("y").put(key, b"", now=NOW)
-    await records.of("c").entries("x").delete("1")
+        await records.for_tenant(tenant).entries("x").put(key, tenant.encode(), now=NOW)
+        await records.for_tenant(tenant).entries("y").put(key, b"", now=NOW)
+    await records.for_tenant("c").entries("x").delete("1")
 
     entries = await records.entries_of(["a\x00", "b", "c", "nobody"], "x")
     assert {tenant: sorted(entry.key for entry in entries[tenant]) for tenant in entries} == {
         "a\x00": ["1", "2"],
         "b": ["1"],
     }
-    assert entries["b"] == await records.of("b").entries("x").all()
+    assert entries["b"] == await records.for_tenant("b").entries("x").all()
     assert await records.entries_of([], "x") == {}
 
 
 async def test_entries_of_several_tenants_are_replaced_together(records: Records) -> None:
     """Each entry is replaced if it has the revision that was read; the others stay."""
     for tenant in ("a\x00", "b", "c", "d"):
-        await records.of(tenant).entries("x").put("k", b"old", now=NOW)
-    await records.of("c").entries("x").put("k", b"newer", now=NOW)
-    await records.of("d").entries("x").delete("k")
+        await records.for_tenant(tenant).entries("x").put("k", b"old", now=NOW)
+    await records.for_tenant("c").entries("x").put("k", b"newer", now=NOW)
+    await records.for_tenant("d").entries("x").delete("k")
     values = {"a\x00": (b"1", 1), "b": (b"2", 0), "c": (b"3", 1), "d": (b"4", 0), "e": (b"5", 0)}
     values |= {"f": (b"6", 7)}
     stored = await records.replace_entries("x", "k", values, now=NOW + 1, until=NOW + 9)
@@ -146,7 +146,7 @@ async def test_a_change_with_an_outdated_revision_is_refused(
     records: Records, revision: int
 ) -> None:
     """The writer must have read the current revision."""
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
     await entries.put("k", b"1", now=NOW)
     assert await entries.put("k", b"2", now=NOW, revision=1)
 
@@ -157,7 +157,7 @@ async def test_a_change_with_an_outdated_revision_is_refused(
 
 async def test_a_recreated_entry_refuses_the_old_revision(records: Records) -> None:
     """A deleted and recreated entry refuses a write with the old revision."""
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
     await entries.put("k", b"read", now=NOW)
     assert await entries.delete("k")
     assert not await entries.delete("k")
@@ -175,7 +175,7 @@ async def test_one_of_many_writers_with_the_same_revision_succeeds(
     records: Records, revision: int
 ) -> None:
     """This holds whether the entry exists or not."""
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
     if revision:
         await entries.put("k", b"", now=NOW)
 
@@ -191,7 +191,7 @@ async def test_one_of_many_writers_with_the_same_revision_succeeds(
 
 async def test_a_write_without_a_revision_always_succeeds(records: Records) -> None:
     """Any number of concurrent writes succeed."""
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
 
     assert all(await asyncio.gather(*(entries.put("k", b"%d" % n, now=NOW) for n in range(10))))
     entry = await entries.get("k")
@@ -201,7 +201,7 @@ async def test_a_write_without_a_revision_always_succeeds(records: Records) -> N
 
 async def test_a_sweep_keeps_entries_without_expiry(records: Records) -> None:
     """A caller has to delete them; a later sweep removes what the deletion leaves."""
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
     await entries.put("kept", b"1", now=0.0)
     await entries.put("gone", b"2", now=0.0)
     await entries.put("back", b"3", now=0.0)
@@ -219,7 +219,7 @@ async def test_a_sweep_keeps_entries_without_expiry(records: Records) -> None:
 
 async def test_expired_entries_are_swept(records: Records) -> None:
     """Entries stay before their expiry, and if they were put again with a later one or none."""
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
     for key in ("over", "later", "kept", "renewed"):
         await entries.put(key, b"1", now=0.0, expires_at=10.0)
     await entries.put("later", b"2", now=0.0, expires_at=30.0)
@@ -247,7 +247,7 @@ async def test_a_too_large_key_or_value_is_refused(
     records: Records, key: str, value: bytes, expected_text: str
 ) -> None:
     """The error is a sentence and not that of the database."""
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
 
     with pytest.raises(EntryRefused, match=expected_text):
         await entries.put(key, value, now=NOW)
@@ -257,7 +257,7 @@ async def test_a_too_large_key_or_value_is_refused(
 
 async def test_the_largest_value_is_kept(records: Records) -> None:
     """64 MB, in one piece."""
-    entries = records.of("acme").entries("notes")
+    entries = records.for_tenant("acme").entries("notes")
 
     assert await entries.put("k", bytes(MAX_VALUE), now=NOW)
     entry = await entries.get("k")

@@ -14,7 +14,7 @@ NOW = 1_000.0
 
 async def test_a_key_has_one_holder(records: Records) -> None:
     """The first caller gets None, and a later caller gets the stored record."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
 
     assert await idempotency.begin(idempotency_record(), now=NOW) is None
     assert (
@@ -27,7 +27,7 @@ async def test_a_key_has_one_holder(records: Records) -> None:
 
 async def test_exactly_one_of_many_concurrent_calls_gets_the_key(records: Records) -> None:
     """Each other caller gets the record of the call that has the key."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     idempotency_records = [idempotency_record(holder=f"h{number}") for number in range(30)]
 
     met = await asyncio.gather(
@@ -48,7 +48,7 @@ async def test_exactly_one_of_many_concurrent_calls_gets_the_key(records: Record
 
 async def test_an_expired_record_can_be_replaced_before_the_sweep(records: Records) -> None:
     """Exactly one of several new calls succeeds."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     await idempotency.begin(idempotency_record(outcome=b"old", expires_at=NOW), now=NOW - 1)
     idempotency_records = [idempotency_record(holder=f"n{number}") for number in range(10)]
 
@@ -68,7 +68,7 @@ async def test_an_expired_record_can_be_replaced_before_the_sweep(records: Recor
 
 async def test_a_record_keeps_its_key_until_it_expires(records: Records) -> None:
     """A new caller gets the key exactly at the expiry and not before."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     await idempotency.begin(idempotency_record(expires_at=NOW), now=NOW - 1)
 
     assert await idempotency.begin(idempotency_record(holder="h2"), now=NOW - 0.001) is not None
@@ -77,7 +77,7 @@ async def test_a_record_keeps_its_key_until_it_expires(records: Records) -> None
 
 async def test_an_outcome_is_kept_once(records: Records) -> None:
     """The first stored outcome is replayed, and a later one is refused."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
 
     assert await idempotency.finish(b"k1", "h1", b"\x00out", NOW + HOUR)
@@ -92,7 +92,7 @@ async def test_an_outcome_is_kept_once(records: Records) -> None:
 
 async def test_an_empty_outcome_is_an_outcome(records: Records) -> None:
     """An empty outcome differs from an unknown one."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
     await idempotency.finish(b"k1", "h1", b"", NOW + HOUR)
 
@@ -102,7 +102,7 @@ async def test_an_empty_outcome_is_an_outcome(records: Records) -> None:
 
 async def test_only_the_holder_changes_a_record(records: Records) -> None:
     """A call whose key was taken over must not overwrite the record of its successor."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
 
     assert not await idempotency.renew(b"k1", "other", NOW + 60)
@@ -115,7 +115,7 @@ async def test_only_the_holder_changes_a_record(records: Records) -> None:
 
 async def test_a_renewed_lease_is_read_by_later_callers(records: Records) -> None:
     """A later caller reads the new end of the lease."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
 
     assert await idempotency.renew(b"k1", "h1", NOW + 60.5)
@@ -124,7 +124,7 @@ async def test_a_renewed_lease_is_read_by_later_callers(records: Records) -> Non
 
 async def test_a_released_key_is_free(records: Records) -> None:
     """The next call with the key is a first one."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
     await idempotency.release(b"k1", "h1")
 
@@ -146,7 +146,7 @@ async def test_a_record_that_changed_is_not_taken_over(
     records: Records, change: dict[str, object]
 ) -> None:
     """A caller may take over only if the record is still the one that it read."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     await idempotency.begin(msgspec.structs.replace(idempotency_record(), **change), now=NOW)
 
     assert not await idempotency.take_over(
@@ -159,7 +159,7 @@ async def test_one_of_many_replicas_takes_over_an_abandoned_record(
     records: Records, outcome: bytes | None
 ) -> None:
     """Two replicas that find the same abandoned call do not both run it again."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     was = idempotency_record(outcome=outcome)
     await idempotency.begin(was, now=NOW)
     idempotency_records = [
@@ -179,14 +179,14 @@ async def test_one_of_many_replicas_takes_over_an_abandoned_record(
 
 async def test_a_missing_record_is_not_taken_over(records: Records) -> None:
     """A released key is claimed like any other."""
-    assert not await records.of("acme").idempotency.take_over(
+    assert not await records.for_tenant("acme").idempotency.take_over(
         idempotency_record(holder="h2"), expected=idempotency_record()
     )
 
 
 async def test_a_sweep_removes_expired_records(records: Records) -> None:
     """A record whose lease has ended stays, because the outcome of its call is unknown."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     await idempotency.begin(idempotency_record(expires_at=NOW), now=0)
     await idempotency.begin(idempotency_record(key=b"k2", leased_until=1.0), now=0)
 

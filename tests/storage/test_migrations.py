@@ -157,7 +157,7 @@ async def database_with_a_task(empty_url: str) -> Database:
     """Return a database at the current revision with a task in it."""
     await migrate(empty_url)
     records = await opened(empty_url)
-    await records.of("acme").tasks.create(task())
+    await records.for_tenant("acme").tasks.create(task())
     return records.database
 
 

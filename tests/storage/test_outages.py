@@ -36,7 +36,7 @@ def own_valkey() -> Iterator[Valkey]:
 async def unavailable(records: Records) -> str:
     """Return the error about a database that does not answer."""
     with pytest.raises(StoreUnavailable) as outage:
-        await records.of("acme").idempotency.begin(idempotency_record(), now=0.0)
+        await records.for_tenant("acme").idempotency.begin(idempotency_record(), now=0.0)
     with pytest.raises(StoreUnavailable):
         await records.ping()
     return str(outage.value)
@@ -47,7 +47,7 @@ async def test_a_database_that_restarts_is_used_again(own_postgres: Postgres) ->
     with own_postgres.database() as url:
         await migrate(url)
         records = await open_records(url)
-        idempotency = records.of("acme").idempotency
+        idempotency = records.for_tenant("acme").idempotency
         await asyncio.gather(
             *(idempotency.begin(idempotency_record(key=b"%d" % n), now=0.0) for n in range(5))
         )
@@ -68,7 +68,7 @@ async def test_a_hanging_statement_times_out(
     """Gatepost sets the deadline; no task is left waiting, and later statements work."""
     records = await open_records(migrated_postgres)
     monkeypatch.setattr(database, "ANSWER_S", 0.3)
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     other = await asyncpg.connect(migrated_postgres)
     await other.execute("BEGIN; LOCK TABLE idempotency_records")
 
@@ -127,7 +127,9 @@ async def test_an_error_of_a_statement_shows_no_value(
     postgres_server.sql("ALTER TABLE idempotency_records RENAME TO elsewhere", name)
 
     with pytest.raises(StoreUnavailable) as outage:
-        await records.of("acme").idempotency.begin(idempotency_record(digest=b"secret"), now=0.0)
+        await records.for_tenant("acme").idempotency.begin(
+            idempotency_record(digest=b"secret"), now=0.0
+        )
     await records.aclose()
 
     assert str(outage.value) == "the database does not serve: UndefinedTableError (42P01)"
@@ -136,7 +138,7 @@ async def test_an_error_of_a_statement_shows_no_value(
 async def test_a_cancelled_caller_leaves_the_connection_pool_intact(sql_url: str) -> None:
     """Clients go away at any moment; the pool is whole again afterwards."""
     records = await open_records(sql_url)
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     for number in range(30):
         running = asyncio.create_task(
             idempotency.begin(idempotency_record(key=b"%d" % number), now=0.0)
@@ -161,7 +163,7 @@ async def received_again(shared_store: SharedStore, follower: Follower) -> None:
     async with asyncio.timeout(20):
         while not follower.heard:
             try:
-                await shared_store.of("acme").publish("t", b"back")
+                await shared_store.for_tenant("acme").publish("t", b"back")
             except StoreUnavailable:
                 await asyncio.to_thread(int)
 
@@ -169,7 +171,7 @@ async def received_again(shared_store: SharedStore, follower: Follower) -> None:
 async def test_subscribers_are_notified_again_after_an_outage(own_valkey: Valkey) -> None:
     """They need not subscribe again; messages published during the outage are lost."""
     shared_store = await open_shared_store(own_valkey.url())
-    acme, follower = shared_store.of("acme"), Follower()
+    acme, follower = shared_store.for_tenant("acme"), Follower()
     await acme.follow("t", follower)
     own_valkey.stop()
 
@@ -189,7 +191,7 @@ async def test_connections_to_a_demoted_server_are_closed(own_valkey: Valkey) ->
     """It refuses writes, while another server at its address accepts them."""
     shared_store = await open_shared_store(own_valkey.url())
     assert isinstance(shared_store, ValkeySharedStore)
-    acme, server = shared_store.of("acme"), shared_store.client
+    acme, server = shared_store.for_tenant("acme"), shared_store.client
 
     async def connections() -> set[str]:
         return {
@@ -218,7 +220,7 @@ async def test_no_stream_subscribes_during_an_outage(
     """The subscription fails, because it could not deliver every later message."""
     monkeypatch.setattr(channels, "ANSWER_S", 0.2)
     shared_store = await open_shared_store(own_valkey.url())
-    acme, follower = shared_store.of("acme"), Follower()
+    acme, follower = shared_store.for_tenant("acme"), Follower()
     await acme.follow("t", follower)
     own_valkey.stop()
     with pytest.raises(StoreUnavailable):
@@ -243,7 +245,7 @@ async def test_a_silent_connection_is_replaced(
     with capture_logs() as logs:
         shared_store = await open_shared_store(own_valkey.url())
         follower = Follower()
-        await shared_store.of("acme").follow("t", follower)
+        await shared_store.for_tenant("acme").follow("t", follower)
         own_valkey.signal(signal.SIGSTOP)
         async with asyncio.timeout(20):
             while not logs:
@@ -264,7 +266,7 @@ async def test_a_database_that_hung_is_used_again(
         await migrate(url)
         records = await open_records(url)
         assert isinstance(records, SqlRecords)
-        idempotency = records.of("acme").idempotency
+        idempotency = records.for_tenant("acme").idempotency
         await asyncio.gather(
             *(idempotency.begin(idempotency_record(key=b"%d" % n), now=0.0) for n in range(30))
         )
@@ -302,7 +304,7 @@ async def test_a_shared_store_that_hung_is_used_again(own_valkey: Valkey) -> Non
     """Its connections are closed one by one and replaced."""
     shared_store = await open_shared_store(own_valkey.url())
     answers_within(shared_store, 20.0)
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     await asyncio.gather(*(acme.put(f"k{n}", b"%d" % n, ttl_s=60) for n in range(100)))
     # A short patience is for a server that hangs: one that a busy machine keeps waiting answers.
     answers_within(shared_store, 0.2)
@@ -332,7 +334,7 @@ async def test_many_requests_at_once_are_served(
     # The promise is that they queue, not how fast a busy machine works the queue off.
     monkeypatch.setattr(database, "ANSWER_S", 60.0)
     records = await open_records(sql_url)
-    sessions = records.of("acme").sessions
+    sessions = records.for_tenant("acme").sessions
     async with asyncio.timeout(90):
         results = await asyncio.gather(*(sessions.get(b"%d" % n) for n in range(1000)))
     await records.aclose()

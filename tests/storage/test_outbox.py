@@ -30,8 +30,8 @@ async def test_a_webhook_message_is_read_as_it_was_written(records: Records) -> 
     message = outbox_message(
         body=bytes(range(256)), ordering_key="script:1", expires_at=1e10 + 1 / 3
     )
-    assert await records.of("acme").outbox.add(message)
-    assert not await records.of("acme").outbox.add(outbox_message(body=b"another"))
+    assert await records.for_tenant("acme").outbox.add(message)
+    assert not await records.for_tenant("acme").outbox.add(outbox_message(body=b"another"))
 
     taken = msgspec.structs.replace(message, due_at=LEASED_UNTIL, attempts=1, holder="h1")
     assert await records.lease_messages(NOW, LEASED_UNTIL, "h1", 9) == [("acme", taken)]
@@ -43,7 +43,11 @@ async def test_each_message_is_leased_by_one_process(sql_url: str) -> None:
     replicas = [await open_records(sql_url) for _ in range(3)]
     ids = [f"msg_{number:02}" for number in range(40)]
     for message in ids:
-        await replicas[0].of("acme").outbox.add(outbox_message(id=message, ordering_key=message))
+        await (
+            replicas[0]
+            .for_tenant("acme")
+            .outbox.add(outbox_message(id=message, ordering_key=message))
+        )
 
     taken: list[str] = []
     while leases := await asyncio.gather(
@@ -70,16 +74,16 @@ async def test_an_undeliverable_message_delays_no_other(
     records: Records, message: OutboxMessage
 ) -> None:
     """The rest of the tenant, and other tenants, are not held up."""
-    await records.of("acme").outbox.add(message)
-    await records.of("acme").outbox.add(outbox_message(id="other", ordering_key="a2"))
-    await records.of("globex").outbox.add(outbox_message())
+    await records.for_tenant("acme").outbox.add(message)
+    await records.for_tenant("acme").outbox.add(outbox_message(id="other", ordering_key="a2"))
+    await records.for_tenant("globex").outbox.add(outbox_message())
 
     assert await ids(records) == ["acme/other", "globex/msg_a1_requested"]
 
 
 async def test_an_abandoned_message_is_leased_again(records: Records) -> None:
     """The late first holder can neither remove nor put off the message."""
-    messages = records.of("acme").outbox
+    messages = records.for_tenant("acme").outbox
     await messages.add(outbox_message())
     [(_, first)] = await records.lease_messages(NOW, LEASED_UNTIL, "h1", 9)
     [(_, second)] = await records.lease_messages(LEASED_UNTIL, LEASED_UNTIL + 30.0, "h2", 9)
@@ -95,7 +99,7 @@ async def test_an_abandoned_message_is_leased_again(records: Records) -> None:
 
 async def test_a_delayed_message_is_not_leased_before_its_time(records: Records) -> None:
     """The number of attempts is kept."""
-    messages = records.of("acme").outbox
+    messages = records.for_tenant("acme").outbox
     await messages.add(outbox_message())
     [(_, taken)] = await records.lease_messages(NOW, LEASED_UNTIL, "h1", 9)
     assert await messages.put_off(taken, NOW + 5.0)
@@ -107,11 +111,11 @@ async def test_a_delayed_message_is_not_leased_before_its_time(records: Records)
 
 async def test_messages_with_one_ordering_key_are_sent_in_order(records: Records) -> None:
     """Timestamps do not matter; the order ends after an hour, and each tenant has its own."""
-    acme = records.of("acme").outbox
+    acme = records.for_tenant("acme").outbox
     await acme.add(outbox_message(id="third", sequence=2, created_at=1.0, due_at=1.0))
     await acme.add(outbox_message(id="second", sequence=1, created_at=2.0))
     await acme.add(outbox_message(id="first", sequence=0, created_at=3.0))
-    await records.of("globex").outbox.add(outbox_message(id="third", sequence=2))
+    await records.for_tenant("globex").outbox.add(outbox_message(id="third", sequence=2))
 
     [(_, first), _] = sorted(
         await records.lease_messages(NOW, LEASED_UNTIL, "h", 9), key=lambda pair: pair[0]
@@ -125,7 +129,7 @@ async def test_messages_with_one_ordering_key_are_sent_in_order(records: Records
 
 async def test_a_sequence_number_may_be_a_time_in_microseconds(records: Records) -> None:
     """Two consecutive microseconds are different numbers."""
-    acme, moment = records.of("acme").outbox, 1_795_335_300_000_001
+    acme, moment = records.for_tenant("acme").outbox, 1_795_335_300_000_001
     await acme.add(outbox_message(id="second", sequence=moment + 1))
     await acme.add(outbox_message(id="first", sequence=moment))
 
@@ -141,9 +145,9 @@ async def test_the_oldest_are_dropped(records: Records) -> None:
         message = outbox_message(
             id=f"m{number}", ordering_key=f"a{number}", created_at=float(number)
         )
-        await records.of("acme").outbox.add(message)
-    await records.of("globex").outbox.add(outbox_message(created_at=0.0))
-    acme = records.of("acme").outbox
+        await records.for_tenant("acme").outbox.add(message)
+    await records.for_tenant("globex").outbox.add(outbox_message(created_at=0.0))
+    acme = records.for_tenant("acme").outbox
 
     assert await acme.drop_excess(6) == []
     assert sorted(await acme.drop_excess(4)) == ["m0", "m1"]
@@ -155,8 +159,8 @@ async def test_the_oldest_are_dropped(records: Records) -> None:
 
 async def test_a_sweep_removes_expired_messages(records: Records) -> None:
     """The rest stays."""
-    await records.of("acme").outbox.add(outbox_message(expires_at=NOW))
-    await records.of("acme").outbox.add(outbox_message(id="other"))
+    await records.for_tenant("acme").outbox.add(outbox_message(expires_at=NOW))
+    await records.for_tenant("acme").outbox.add(outbox_message(id="other"))
 
     assert await records.sweep(NOW) == 1
     assert await ids(records) == ["acme/other"]
@@ -164,7 +168,7 @@ async def test_a_sweep_removes_expired_messages(records: Records) -> None:
 
 async def test_a_webhook_message_is_stored_with_its_change_or_not_at_all(records: Records) -> None:
     """The second of two writers changes nothing and sends nothing."""
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     opened = await asyncio.gather(
         *(
             approvals.open(
@@ -191,7 +195,7 @@ async def test_a_change_is_rolled_back_if_its_webhook_message_cannot_be_stored(
 ) -> None:
     """The connection then serves other callers, and no caller continues half a transaction."""
     records = await open_records(sql_url)
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     impossible = outbox_message()
     msgspec.structs.force_setattr(impossible, "body", None)
 
@@ -204,7 +208,7 @@ async def test_a_change_is_rolled_back_if_its_webhook_message_cannot_be_stored(
     await records.aclose()
 
     records = await open_records(sql_url)
-    assert await records.of("acme").approvals.get("a1") is not None
+    assert await records.for_tenant("acme").approvals.get("a1") is not None
     await records.aclose()
 
 
@@ -214,7 +218,7 @@ async def test_a_change_that_hangs_is_rolled_back(
     """The request is in the transaction already when its message hangs; neither is kept."""
     records = await open_records(migrated_postgres)
     monkeypatch.setattr(database, "ANSWER_S", 0.5)
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     other = await asyncpg.connect(migrated_postgres)
     await other.execute("BEGIN; LOCK TABLE outbox_messages")
 

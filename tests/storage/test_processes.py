@@ -29,7 +29,7 @@ FOREVER_S = 1e9
 
 async def begin_records(records: Records, holder: str, keys: list[str]) -> list[str]:
     """Claim every key, all at once; return those that this process claimed."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
 
     async def one(key: str) -> str | None:
         met = await idempotency.begin(idempotency_record(key=key.encode(), holder=holder), now=0.0)
@@ -40,7 +40,7 @@ async def begin_records(records: Records, holder: str, keys: list[str]) -> list[
 
 async def subscribe(records: Records, names: list[str]) -> int:
     """Add every name to one session, all at once, each by its own reading; how many tries."""
-    sessions, tries = records.of("acme").sessions, 0
+    sessions, tries = records.for_tenant("acme").sessions, 0
 
     async def one(name: str) -> None:
         nonlocal tries
@@ -57,7 +57,7 @@ async def subscribe(records: Records, names: list[str]) -> int:
 
 async def take_over(records: Records, holder: str, keys: list[str]) -> list[str]:
     """Take over every record of the holder `gone`; return those that this process took over."""
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
 
     async def one(key: str) -> str | None:
         was = idempotency_record(key=key.encode(), holder="gone")
@@ -71,7 +71,7 @@ async def take_over(records: Records, holder: str, keys: list[str]) -> list[str]
 
 async def put_entries(records: Records, holder: str, keys: list[str]) -> list[str]:
     """Put every entry that was read at its first revision; those that this process put."""
-    entries = records.of("acme").entries("race")
+    entries = records.for_tenant("acme").entries("race")
 
     async def one(key: str) -> str | None:
         return key if await entries.put(key, holder.encode(), now=0.0, revision=1) else None
@@ -81,8 +81,8 @@ async def put_entries(records: Records, holder: str, keys: list[str]) -> list[st
 
 async def write_always(records: Records) -> None:
     """Keep task after task, and say of each that it is kept, until killed."""
-    tasks, idempotency = records.of("acme").tasks, records.of("acme").idempotency
-    entries = records.of("acme").entries("kept")
+    tasks, idempotency = records.for_tenant("acme").tasks, records.for_tenant("acme").idempotency
+    entries = records.for_tenant("acme").entries("kept")
     number = 0
     while True:
         number += 1
@@ -95,7 +95,7 @@ async def write_always(records: Records) -> None:
 
 async def ask_always(records: Records) -> None:
     """Open request after request, each with its message, and say so, until killed."""
-    approvals = records.of("acme").approvals
+    approvals = records.for_tenant("acme").approvals
     number = 0
     while True:
         number += 1
@@ -195,7 +195,7 @@ async def test_one_of_several_processes_changes_each_entry(
 ) -> None:
     """All have read the same revision of each entry."""
     records = await open_records(sql_url)
-    entries = records.of("acme").entries("race")
+    entries = records.for_tenant("acme").entries("race")
     for key in KEYS:
         assert await entries.put(key, b"", now=0.0, revision=0)
     for at, peer in enumerate(peers_at):
@@ -217,7 +217,7 @@ async def test_two_processes_keep_each_others_changes_of_a_session(
         peer.begin(sql_url, "subscribe", expected)
     assert all(peer.answer() >= 8 for peer in peers_at[:2])
     records = await open_records(sql_url)
-    session = await records.of("acme").sessions.get(b"s")
+    session = await records.for_tenant("acme").sessions.get(b"s")
     await records.aclose()
 
     assert sorted(session.subscriptions) == sorted(names[0] + names[1])
@@ -234,7 +234,7 @@ async def test_acknowledged_writes_survive_a_kill(sql_url: str) -> None:
         # Read only now: what it printed before it died counts too.
         acknowledged = int(writer.stdout.split()[-1])
     records = await open_records(sql_url)
-    acme = records.of("acme")
+    acme = records.for_tenant("acme")
     tasks = [await acme.tasks.get(f"t{number}") for number in range(1, acknowledged + 1)]
     latest = await acme.entries("kept").get("latest")
     ended = [await acme.idempotency.get(b"k%d" % number) for number in range(1, acknowledged + 1)]
@@ -265,7 +265,7 @@ async def test_a_kill_keeps_a_request_and_its_webhook_message_together(sql_url: 
         # What it had sent last may be carried out by PostgreSQL between two looks at it.
         while len(requests) < acknowledged or answered_ids != requests:
             requests = {
-                request.id for request in await records.of("acme").approvals.waiting(10_000)
+                request.id for request in await records.for_tenant("acme").approvals.waiting(10_000)
             }
             leased = await records.lease_messages(2_000.0, 2_030.0, "h", 10_000)
             answered_ids |= {message.ordering_key for _, message in leased}

@@ -45,7 +45,7 @@ async def wait_for_use(
 @pytest.mark.requirement("P12")
 async def test_a_refused_call_takes_from_no_bucket(shared_store: SharedStore) -> None:
     """If one bucket refuses a call, the others keep their tokens, in any order of the buckets."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     wide, narrow = bucket("wide", 10), bucket("narrow", 2)
     for order in ((wide, narrow), (narrow, wide)):
         assert await acme.spend_all(order) is None
@@ -60,7 +60,7 @@ async def test_a_refused_call_takes_from_no_bucket(shared_store: SharedStore) ->
 
 async def test_the_longest_wait_of_several_buckets_is_returned(shared_store: SharedStore) -> None:
     """A caller that comes back after a shorter wait is refused again."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     fast, slow = bucket("fast", 1, rate=0.1), bucket("slow", 1)
     assert await acme.spend_all((fast, slow)) is None
 
@@ -72,11 +72,11 @@ async def test_the_longest_wait_of_several_buckets_is_returned(shared_store: Sha
 
 async def test_concurrency_is_taken_and_released(shared_store: SharedStore) -> None:
     """The limit is exact, and another tenant's limit of the same name is a different one."""
-    acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 2)
+    acme, limit = shared_store.for_tenant("acme"), ConcurrencyLimit("calls", 2)
     assert await acme.spend_all((), (limit,)) is None
     assert await acme.spend_all((), (limit,)) is None
     assert await acme.spend_all((), (limit,)) == Denial(0, CONCURRENCY_WAIT_S)
-    assert await shared_store.of("globex").spend_all((), (limit,)) is None
+    assert await shared_store.for_tenant("globex").spend_all((), (limit,)) is None
 
     acme.leave((limit,))
     assert await acme.spend_all((), (limit,)) is None
@@ -88,7 +88,7 @@ async def test_concurrency_is_taken_and_released(shared_store: SharedStore) -> N
 @pytest.mark.requirement("P12")
 async def test_concurrency_and_tokens_are_taken_atomically(shared_store: SharedStore) -> None:
     """Without free concurrency no token is spent, and without a token none is taken up."""
-    acme, tokens = shared_store.of("acme"), bucket("tokens", 3)
+    acme, tokens = shared_store.for_tenant("acme"), bucket("tokens", 3)
     tenant, tool = ConcurrencyLimit("tenant", 3), ConcurrencyLimit("tool", 1)
     assert await acme.spend_all((tokens,), (tenant, tool)) is None
 
@@ -108,7 +108,11 @@ async def test_the_longer_wait_of_bucket_and_concurrency_is_returned(
     shared_store: SharedStore,
 ) -> None:
     """Concurrency may be free in a moment; a token takes its fixed time."""
-    acme, tokens, limit = shared_store.of("acme"), bucket("tokens", 1), ConcurrencyLimit("calls", 1)
+    acme, tokens, limit = (
+        shared_store.for_tenant("acme"),
+        bucket("tokens", 1),
+        ConcurrencyLimit("calls", 1),
+    )
     assert await acme.spend_all((tokens,), (limit,)) is None
 
     denial = await acme.spend_all((tokens,), (limit,))
@@ -119,7 +123,7 @@ async def test_the_longer_wait_of_bucket_and_concurrency_is_returned(
 
 async def test_concurrency_can_be_taken_beyond_the_limit(shared_store: SharedStore) -> None:
     """A call that a person approved continues; the next call waits until a place is free."""
-    acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 1)
+    acme, limit = shared_store.for_tenant("acme"), ConcurrencyLimit("calls", 1)
     assert await acme.spend_all((), (limit,)) is None
     acme.hold((limit,))
     await wait_for_use(acme, limit, 2)
@@ -135,7 +139,7 @@ async def test_concurrent_calls_get_exactly_the_available_concurrency(
 ) -> None:
     """Calls that share one request to the store count as well."""
     acme, limit, tokens = (
-        shared_store.of("acme"),
+        shared_store.for_tenant("acme"),
         ConcurrencyLimit("calls", 7),
         bucket("tokens", 100),
     )
@@ -150,16 +154,16 @@ async def test_two_processes_share_the_concurrency(valkey: str) -> None:
     ours, theirs = await open_shared_store(valkey), await open_shared_store(valkey)
     limit = ConcurrencyLimit("calls", 3)
     results = await asyncio.gather(
-        *(store.of("acme").spend_all((), (limit,)) for store in [ours, theirs] * 5)
+        *(store.for_tenant("acme").spend_all((), (limit,)) for store in [ours, theirs] * 5)
     )
     granted = [
         store for store, denial in zip([ours, theirs] * 5, results, strict=True) if not denial
     ]
     assert len(granted) == 3
 
-    granted[0].of("acme").leave((limit,))
-    await wait_for_use(ours.of("acme"), limit, 2)
-    assert await theirs.of("acme").spend_all((), (limit,)) is None
+    granted[0].for_tenant("acme").leave((limit,))
+    await wait_for_use(ours.for_tenant("acme"), limit, 2)
+    assert await theirs.for_tenant("acme").spend_all((), (limit,)) is None
     for store in (ours, theirs):
         await store.aclose()
 
@@ -173,15 +177,15 @@ async def test_a_dead_process_releases_its_concurrency(
     dead, alive = await opened(valkey), await opened(valkey)
     monkeypatch.setattr(concurrency, "RENEW_S", 0.1)
     limit, other = ConcurrencyLimit("calls", 1), ConcurrencyLimit("others", 1)
-    assert await alive.of("acme").spend_all((), (other,)) is None
-    assert await dead.of("acme").spend_all((), (limit,)) is None
+    assert await alive.for_tenant("acme").spend_all((), (other,)) is None
+    assert await dead.for_tenant("acme").spend_all((), (limit,)) is None
     await dead.aclose()  # as a crash: nothing is given back
-    assert await alive.of("acme").spend_all((), (limit,)) is not None
+    assert await alive.for_tenant("acme").spend_all((), (limit,)) is not None
 
     async with asyncio.timeout(WITHIN_S):
-        while await alive.of("acme").spend_all((), (limit,)) is not None:
+        while await alive.for_tenant("acme").spend_all((), (limit,)) is not None:
             await run_ready_once()
-    assert await places_used(alive.of("acme"), other) == 1
+    assert await places_used(alive.for_tenant("acme"), other) == 1
     await alive.aclose()
 
 
@@ -191,7 +195,7 @@ async def test_the_concurrency_in_use_is_restored_after_valkey_lost_its_data(
     """Each process reports to an empty Valkey what it uses."""
     monkeypatch.setattr(concurrency, "RENEW_S", 0.05)
     shared_store, limit = await opened(valkey), ConcurrencyLimit("calls", 5)
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     assert await acme.spend_all((), (limit, ConcurrencyLimit("other", 1))) is None
     assert await acme.spend_all((), (limit,)) is None
     await shared_store.client.flushdb()
@@ -202,7 +206,7 @@ async def test_the_concurrency_in_use_is_restored_after_valkey_lost_its_data(
 
 async def test_a_cancelled_call_holds_no_concurrency(shared_store: SharedStore) -> None:
     """It may be cancelled before the answer, or between the answer and the next step."""
-    acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 1)
+    acme, limit = shared_store.for_tenant("acme"), ConcurrencyLimit("calls", 1)
     for turns in range(12):
         taking = asyncio.create_task(take_place(acme, limit))
         for _ in range(turns):

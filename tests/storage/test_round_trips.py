@@ -76,7 +76,7 @@ async def test_calls_that_come_together_share_a_round_trip_for_all_their_limits(
 ) -> None:
     """They belong to several tenants, and earlier calls release their concurrency with it."""
     shared_store = await open_shared_store(url_through(valkey, to_valkey))
-    tenants = [shared_store.of(name) for name in TENANTS[:4]]
+    tenants = [shared_store.for_tenant(name) for name in TENANTS[:4]]
 
     async def take() -> list[object]:
         return await asyncio.gather(

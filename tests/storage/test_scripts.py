@@ -37,7 +37,7 @@ class ScriptReplicas:
         self, records: Records, tenant: str = "acme", clock: ManualClock | None = None
     ) -> None:
         self.clock = clock or ManualClock()
-        self.entries = records.of(tenant).entries(SUBJECT)
+        self.entries = records.for_tenant(tenant).entries(SUBJECT)
         self.here, self.there = (ScriptApprovals(self.entries, clock=self.clock) for _ in range(2))
 
     async def submit(self, *scripts: Script, by: str = "alice") -> list[str]:

@@ -17,12 +17,12 @@ FULL_SESSION = SessionRecord(
 
 async def test_a_session_without_a_record_is_fresh(records: Records) -> None:
     """Most sessions need no record, as their signed id is enough."""
-    assert await records.of("acme").sessions.get(b"s1") == SessionRecord()
+    assert await records.for_tenant("acme").sessions.get(b"s1") == SessionRecord()
 
 
 async def test_a_session_is_read_as_it_was_written(records: Records) -> None:
     """Each write has the next revision."""
-    sessions = records.of("acme").sessions
+    sessions = records.for_tenant("acme").sessions
 
     assert await sessions.replace(b"s1", FULL_SESSION, expires_at=100.0)
     assert await sessions.get(b"s1") == msgspec.structs.replace(FULL_SESSION, revision=1)
@@ -33,7 +33,7 @@ async def test_a_session_is_read_as_it_was_written(records: Records) -> None:
 
 async def test_a_session_is_replaced_only_with_the_current_revision(records: Records) -> None:
     """An ended session must not come back when another process writes an older reading."""
-    sessions = records.of("acme").sessions
+    sessions = records.for_tenant("acme").sessions
     await sessions.replace(b"s1", SessionRecord(ended=True), expires_at=100.0)
 
     assert not await sessions.replace(b"s1", SessionRecord(log_level="info"), expires_at=100.0)
@@ -46,7 +46,7 @@ async def test_a_session_is_replaced_only_with_the_current_revision(records: Rec
 
 async def test_one_of_many_first_writers_of_a_session_succeeds(records: Records) -> None:
     """The others read again and add their changes."""
-    sessions = records.of("acme").sessions
+    sessions = records.for_tenant("acme").sessions
     session_records = [SessionRecord(listener=str(number)) for number in range(20)]
 
     won = await asyncio.gather(
@@ -62,7 +62,7 @@ async def test_one_of_many_first_writers_of_a_session_succeeds(records: Records)
 
 async def test_every_writer_that_retries_succeeds(records: Records) -> None:
     """Each reads, adds and replaces until it succeeds, and no change is lost."""
-    sessions = records.of("acme").sessions
+    sessions = records.for_tenant("acme").sessions
 
     async def add(uri: str) -> None:
         while True:
@@ -80,7 +80,7 @@ async def test_every_writer_that_retries_succeeds(records: Records) -> None:
 
 async def test_a_sweep_removes_expired_sessions(records: Records) -> None:
     """An id that has expired is refused anyway."""
-    sessions = records.of("acme").sessions
+    sessions = records.for_tenant("acme").sessions
     await sessions.replace(b"s1", FULL_SESSION, expires_at=100.0)
     await sessions.replace(b"s2", FULL_SESSION, expires_at=100.5)
 

@@ -53,7 +53,7 @@ class Follower:
 
 async def test_a_subscriber_receives_published_messages(shared_store: SharedStore) -> None:
     """It gets all messages after `follow` returned, in order and unchanged."""
-    acme, first, second = shared_store.of("acme"), Follower(), Follower()
+    acme, first, second = shared_store.for_tenant("acme"), Follower(), Follower()
     await acme.publish("t", b"before")
     await acme.follow("t", first)
     await acme.publish("t", b"1\x00\xff")
@@ -72,7 +72,7 @@ async def test_a_subscriber_gets_no_messages_after_it_unsubscribed(
     shared_store: SharedStore,
 ) -> None:
     """Other subscribers still do; closing twice has no effect."""
-    acme, gone, stays = shared_store.of("acme"), Follower(), Follower()
+    acme, gone, stays = shared_store.for_tenant("acme"), Follower(), Follower()
     following = await acme.follow("t", gone)
     await acme.follow("t", stays)
     following.end()
@@ -85,7 +85,7 @@ async def test_a_subscriber_gets_no_messages_after_it_unsubscribed(
 
 async def test_a_topic_can_be_followed_again(shared_store: SharedStore) -> None:
     """The last subscriber may leave and the next one come any number of times."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     for number in range(20):
         follower = Follower()
         following = await acme.follow("t", follower)
@@ -96,7 +96,7 @@ async def test_a_topic_can_be_followed_again(shared_store: SharedStore) -> None:
 
 async def test_many_subscriptions_can_begin_and_end_at_once(shared_store: SharedStore) -> None:
     """Each gets the message of its own topic."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
 
     async def subscribe_once(number: int) -> None:
         follower = Follower()
@@ -112,7 +112,7 @@ async def test_valkey_sends_nothing_more_when_the_last_subscriber_has_left(valke
     """Otherwise a server would receive the messages of all sessions that it ever had."""
     shared_store = await open_shared_store(valkey)
     assert isinstance(shared_store, ValkeySharedStore)
-    acme, client = shared_store.of("acme"), shared_store.client
+    acme, client = shared_store.for_tenant("acme"), shared_store.client
 
     async def channels() -> list[bytes]:
         return [name for name in await client.pubsub_channels() if name.endswith(b"left-behind")]
@@ -137,7 +137,7 @@ async def test_a_failed_close_leaves_no_connection_open(
     name = f"closes-{id(watcher)}"
     shared_store = await open_shared_store(f"{valkey}?client_name={name}")
     assert isinstance(shared_store, ValkeySharedStore)
-    acme, send_command = shared_store.of("acme"), Connection.send_command
+    acme, send_command = shared_store.for_tenant("acme"), Connection.send_command
 
     async def connections() -> list[str]:
         clients = await watcher.client.client_list()
@@ -181,7 +181,7 @@ async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:
         lambda _, context: failures.append(str(context["exception"]))
     )
     shared_store = await open_shared_store(valkey)
-    acme, follower = shared_store.of("acme"), Follower()
+    acme, follower = shared_store.for_tenant("acme"), Follower()
 
     def bad(_: bytes) -> None:
         raise ValueError("broken")
@@ -206,8 +206,10 @@ async def test_a_flood_of_messages_does_not_starve_other_tasks(valkey: str) -> N
         nonlocal heard
         heard += 1
 
-    await listening.of("acme").follow("t", count)
-    await asyncio.gather(*(speaking.of("acme").publish("t", b"x" * 100) for _ in range(1_000)))
+    await listening.for_tenant("acme").follow("t", count)
+    await asyncio.gather(
+        *(speaking.for_tenant("acme").publish("t", b"x" * 100) for _ in range(1_000))
+    )
     async with asyncio.timeout(20):
         while heard < 1_000:
             await asyncio.sleep(0)
@@ -221,7 +223,7 @@ async def test_a_flood_of_messages_does_not_starve_other_tasks(valkey: str) -> N
 
 async def test_a_note_is_taken_once(shared_store: SharedStore) -> None:
     """One of several takers gets it; a later note under the key is a new one."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     await acme.put("k", b"\x00old", ttl_s=LONG_WAIT_S)
     await acme.put("k", b"\x00new", ttl_s=LONG_WAIT_S)
 
@@ -233,7 +235,7 @@ async def test_a_note_is_taken_once(shared_store: SharedStore) -> None:
 
 async def test_an_empty_note_is_a_note(shared_store: SharedStore) -> None:
     """An empty note differs from a missing one."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     await acme.put("k", b"", ttl_s=LONG_WAIT_S)
 
     assert await acme.take("k") == b""
@@ -241,7 +243,7 @@ async def test_an_empty_note_is_a_note(shared_store: SharedStore) -> None:
 
 async def test_a_note_expires(shared_store: SharedStore) -> None:
     """A client that comes later finds none."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     await acme.put("k", b"v", ttl_s=0.001)
     await wait_a_moment()
 
@@ -257,7 +259,7 @@ async def wait_a_moment() -> None:
 
 async def test_a_log_numbers_from_one_without_gaps(shared_store: SharedStore) -> None:
     """This holds for concurrent writers, too."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
 
     numbers = await asyncio.gather(
         *(acme.append("l", b"%d" % n, ttl_s=LONG_WAIT_S, max_events=100) for n in range(30))
@@ -295,7 +297,7 @@ async def test_a_log_keeps_the_newest_and_says_when_some_are_missing(
     shared_store: SharedStore, after: int, log_events: list[LogEvent] | None
 ) -> None:
     """A client that resumes gets everything since, or learns that it cannot."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     await fill_stream(acme, entries=5, most=3)
 
     assert await acme.read("l", after) == log_events
@@ -303,7 +305,7 @@ async def test_a_log_keeps_the_newest_and_says_when_some_are_missing(
 
 async def test_an_unknown_or_deleted_log_reads_as_none(shared_store: SharedStore) -> None:
     """The next append begins at 1."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     assert await acme.read("l", 0) is None
     await fill_stream(acme, entries=2, most=3)
     await acme.forget("l")
@@ -317,7 +319,7 @@ async def test_an_unknown_or_deleted_log_reads_as_none(shared_store: SharedStore
 
 async def test_a_log_expires(shared_store: SharedStore) -> None:
     """Every entry extends it."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     await acme.append("l", b"1", ttl_s=LONG_WAIT_S, max_events=3)
     await acme.append("l", b"2", ttl_s=0.001, max_events=3)
     await wait_a_moment()
@@ -327,7 +329,7 @@ async def test_a_log_expires(shared_store: SharedStore) -> None:
 
 async def test_a_bucket_holds_its_burst_and_refills(shared_store: SharedStore) -> None:
     """All its tokens can be spent at once; then each call gets its wait."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     rate = 0.01
     for _ in range(5):
         assert await acme.spend("b", rate=rate, burst=5) == 0
@@ -342,7 +344,7 @@ async def test_concurrent_spends_take_no_more_than_the_bucket_has(
     shared_store: SharedStore,
 ) -> None:
     """Looking and taking are one step."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
 
     waits = await asyncio.gather(*(acme.spend("b", rate=0.01, burst=7) for _ in range(20)))
 
@@ -351,7 +353,7 @@ async def test_concurrent_spends_take_no_more_than_the_bucket_has(
 
 async def test_an_empty_bucket_refills_over_time(shared_store: SharedStore) -> None:
     """At a thousand tokens a second the next one is there at once."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     for _ in range(20):
         if await acme.spend("b", rate=1_000, burst=1) > 0:
             await wait_a_moment()
@@ -372,11 +374,11 @@ async def test_the_memory_store_drops_expired_data_of_inactive_tenants() -> None
     now = [0.0]
     shared_store = MemorySharedStore(clock=lambda: now[0])
     for number in range(3 * OTHERS_SWEPT):
-        await shared_store.of(f"t{number}").put("note", CountedValue(b"note"), ttl_s=10)
-        await shared_store.of(f"t{number}").append(
+        await shared_store.for_tenant(f"t{number}").put("note", CountedValue(b"note"), ttl_s=10)
+        await shared_store.for_tenant(f"t{number}").append(
             "log", CountedValue(b"event"), ttl_s=10, max_events=5
         )
-    active = shared_store.of("active")
+    active = shared_store.for_tenant("active")
     for _ in range(4):
         now[0] += SWEEP_EVERY_S
         await active.put("note", b"", ttl_s=1)

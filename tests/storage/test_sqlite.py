@@ -58,7 +58,7 @@ def file_modes(folder: Path) -> dict[str, int]:
 async def test_the_files_are_accessible_to_their_user_only(tmp_path: Path) -> None:
     """They contain the arguments of calls."""
     records = await opened(f"sqlite:///{tmp_path}/records.db")
-    await records.of("acme").tasks.create(task())
+    await records.for_tenant("acme").tasks.create(task())
     modes_found = file_modes(tmp_path)
     await records.aclose()
 
@@ -97,7 +97,7 @@ async def test_a_file_that_is_locked_too_long_is_an_outage_for_writers(
     """Readers are served meanwhile, and later writes succeed."""
     monkeypatch.setattr(sqlite, "PRAGMAS", {**sqlite.PRAGMAS, "busy_timeout": 50})
     records = await opened(f"sqlite:///{tmp_path}/records.db")
-    idempotency = records.of("acme").idempotency
+    idempotency = records.for_tenant("acme").idempotency
     other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
@@ -143,13 +143,13 @@ async def test_writes_to_a_removed_file_are_refused(tmp_path: Path, again: bool)
         if replaced:
             path.touch()
         with pytest.raises(StoreUnavailable, match="gone or another"):
-            await records.of("acme").idempotency.begin(idempotency_record(), now=0.0)
+            await records.for_tenant("acme").idempotency.begin(idempotency_record(), now=0.0)
         with pytest.raises(StoreUnavailable):
             await records.ping()
         assert path.exists() is replaced
 
     aside.rename(path)
-    assert await records.of("acme").idempotency.begin(idempotency_record(), now=0.0) is None
+    assert await records.for_tenant("acme").idempotency.begin(idempotency_record(), now=0.0) is None
     await records.aclose()
 
 
@@ -162,7 +162,7 @@ async def test_the_write_ahead_log_of_a_killed_process_is_read(tmp_path: Path) -
         "from tests.conftest import idempotency_record\n"
         "async def main():\n"
         "    records = await opened(sys.argv[1])\n"
-        "    store = records.of('acme').idempotency\n"
+        "    store = records.for_tenant('acme').idempotency\n"
         "    assert await store.begin(idempotency_record(), now=0.0) is None\n"
         "    os._exit(9)\n"
         "asyncio.run(main())\n"
@@ -176,7 +176,8 @@ async def test_the_write_ahead_log_of_a_killed_process_is_read(tmp_path: Path) -
 
     records = await opened(url)
     assert (
-        await records.of("acme").idempotency.get(idempotency_record().key) == idempotency_record()
+        await records.for_tenant("acme").idempotency.get(idempotency_record().key)
+        == idempotency_record()
     )
     await records.aclose()
 
@@ -184,7 +185,7 @@ async def test_the_write_ahead_log_of_a_killed_process_is_read(tmp_path: Path) -
 async def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
     """No write is half done, reads succeed, and writes do so once there is room."""
     records = await opened(f"sqlite:///{tmp_path}/records.db")
-    idempotency, full = records.of("acme").idempotency, b"x" * 4_000_000
+    idempotency, full = records.for_tenant("acme").idempotency, b"x" * 4_000_000
     assert await idempotency.begin(idempotency_record(key=b"1"), now=0.0) is None
     await records.database.engine.dispose()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

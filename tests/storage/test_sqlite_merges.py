@@ -30,7 +30,7 @@ async def test_the_log_files_stay_small(
         await file.audit.write({("acme", 1): [long] * 2}, linked)
     sizes = [os.stat(f"{path}{end}").st_size for end in ("-audit-1", "-wal")]
 
-    assert len(await file.of("acme").trail.chain(1).rows(0, 999)) == 201
+    assert len(await file.for_tenant("acme").trail.chain(1).rows(0, 999)) == 201
     assert os.stat(path).st_size > 80 * MAX_BYTES
     assert max(sizes) < 3 * module.RESTARTED_BYTES
 
@@ -46,7 +46,10 @@ async def test_each_of_many_chains_continues_at_its_own_end(file: SqlRecords, pa
         merging.execute("DELETE FROM audit_heads WHERE tenant = ?", (REMOVED_TENANT,))
     await write(file, **{f"t{number}": 2 for number in range(CHAINS)})
     tenant_rows = {
-        tenant: [(row.number, row.kind) for row in await file.of(tenant).trail.chain(1).rows(0, 99)]
+        tenant: [
+            (row.number, row.kind)
+            for row in await file.for_tenant(tenant).trail.chain(1).rows(0, 99)
+        ]
         for tenant in (f"t{number}" for number in range(CHAINS))
     }
 

@@ -65,7 +65,7 @@ async def write(records: SqlRecords, **numbers: int) -> None:
 
 
 async def numbers(records: SqlRecords, tenant: str = "acme") -> list[int]:
-    return [row.number for row in await records.of(tenant).trail.chain(1).rows(0, 100_000)]
+    return [row.number for row in await records.for_tenant(tenant).trail.chain(1).rows(0, 100_000)]
 
 
 def wal(path: Path, number: int = 1) -> Path:
@@ -108,8 +108,8 @@ async def test_a_merge_is_one_segment_for_each_chain(file: SqlRecords) -> None:
     """The records of all batches are joined, and the head is proven once."""
     for _ in range(20):
         await write(file, acme=2, globex=1)
-    acme = await file.of("acme").trail.chain(1).segments(0, 99)
-    globex = await file.of("globex").trail.chain(1).segments(0, 99)
+    acme = await file.for_tenant("acme").trail.chain(1).segments(0, 99)
+    globex = await file.for_tenant("globex").trail.chain(1).segments(0, 99)
 
     assert [(segment.first, segment.last) for segment in acme] == [(1, 41)]
     assert [(segment.first, segment.last) for segment in globex] == [(1, 21)]
@@ -242,7 +242,7 @@ async def test_another_batch_follows_one_that_failed(
             await file.audit.write({("acme", 1): [new_record(7)]}, linked)
     await other.audit.link_pending()
     await file.audit.write({("acme", 1): [new_record(8)]}, linked)
-    times = [row.at for row in await other.of("acme").trail.chain(1).rows(1, 9)]
+    times = [row.at for row in await other.for_tenant("acme").trail.chain(1).rows(1, 9)]
     await other.aclose()
 
     assert times == [7, 8]
@@ -317,7 +317,7 @@ async def test_the_write_ahead_log_of_another_database_is_not_merged(
     other = await process(elsewhere)
     await write(other, globex=1)
     read_numbers = [await numbers(other, tenant) for tenant in ("acme", "globex")]
-    operator_kinds = [row.kind for row in await other.of("-").trail.chain(1).rows(0, 9)]
+    operator_kinds = [row.kind for row in await other.for_tenant("-").trail.chain(1).rows(0, 9)]
     damaged = wal(elsewhere).with_name("records.db-audit-1.damaged-1")
     await other.aclose()
 
@@ -371,7 +371,7 @@ async def test_a_batch_of_a_cancelled_writer_is_still_written(
     await file.audit.write({("acme", 1): [new_record(8)]}, linked)
 
     assert writing.cancelled()
-    assert [row.at for row in await file.of("acme").trail.chain(1).rows(1, 9)] == [7, 8]
+    assert [row.at for row in await file.for_tenant("acme").trail.chain(1).rows(1, 9)] == [7, 8]
 
 
 def test_the_writer_thread_survives_the_end_of_its_event_loop(

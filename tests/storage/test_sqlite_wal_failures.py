@@ -48,7 +48,7 @@ async def write(records: SqlRecords, at: int) -> None:
 
 
 async def kinds(records: SqlRecords, tenant: str = "acme") -> list[str]:
-    return [row.kind for row in await records.of(tenant).trail.chain(1).rows(0, 99)]
+    return [row.kind for row in await records.for_tenant(tenant).trail.chain(1).rows(0, 99)]
 
 
 def wal(path: Path) -> Path:

@@ -72,7 +72,7 @@ async def test_the_row_of_another_database_loses_no_record(
 
 async def kinds(records: SqlRecords) -> list[str]:
     """Return the kinds of acme's records."""
-    return [row.kind for row in await records.of("acme").trail.chain(1).rows(0, 99)]
+    return [row.kind for row in await records.for_tenant("acme").trail.chain(1).rows(0, 99)]
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["running", "killed"])
@@ -171,7 +171,9 @@ async def test_a_log_that_another_process_reuses_loses_no_record(path: Path) -> 
     wal(path).unlink()
     await write(other, globex=3)
     await other.audit.link_pending()
-    chains = [await file.of(tenant).trail.chain(1).rows(0, 99) for tenant in ("acme", "globex")]
+    chains = [
+        await file.for_tenant(tenant).trail.chain(1).rows(0, 99) for tenant in ("acme", "globex")
+    ]
     for records in (other, file):
         await records.audit.aclose()
         await records.aclose()

@@ -99,6 +99,6 @@ async def test_a_listener_hears_the_numbers_that_the_records_have_in_the_chain(
     await other.write(4)
     await first.merge()
     await other.merge()
-    rows = await first.records.of("acme").trail.chain(1).rows(0, 9)
+    rows = await first.records.for_tenant("acme").trail.chain(1).rows(0, 9)
 
     assert sorted(first.chains + other.chains) == sorted((row.at, row.number) for row in rows)

@@ -74,8 +74,8 @@ async def test_every_write_waits_for_the_previous_writer(tmp_path: Path) -> None
     database = tmp_path / "records.db"
     records = await opened(f"sqlite:///{database}")
     holder = LockHolder(database)
-    writing = asyncio.create_task(records.of("acme").tasks.create(task()))
-    assert await records.of("acme").tasks.count(b"nobody") == 0
+    writing = asyncio.create_task(records.for_tenant("acme").tasks.create(task()))
+    assert await records.for_tenant("acme").tasks.count(b"nobody") == 0
     assert not writing.done()
 
     holder.release()
@@ -204,6 +204,6 @@ async def test_a_file_system_without_such_locks_serves(
 
     monkeypatch.setattr(fcntl, "flock", unknown)
     records: Records = await opened(f"sqlite:///{tmp_path}/records.db")
-    await records.of("acme").tasks.create(task())
-    assert await records.of("acme").tasks.get(task().id) is not None
+    await records.for_tenant("acme").tasks.create(task())
+    assert await records.for_tenant("acme").tasks.get(task().id) is not None
     await records.aclose()

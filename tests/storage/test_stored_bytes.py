@@ -12,13 +12,13 @@ ALICE, BOB = b"alice", b"bob"
 
 async def test_stored_bytes_are_counted_by_owner_and_tenant(records: Records) -> None:
     """They include outcomes, tasks and the fixed size of each record."""
-    acme = records.of("acme")
+    acme = records.for_tenant("acme")
     await acme.idempotency.begin(
         idempotency_record(key=b"k1", owner=ALICE, outcome=b"x" * 700), now=NOW
     )
     await acme.idempotency.begin(idempotency_record(key=b"k2", owner=BOB), now=NOW)
     await acme.tasks.create(task(owner=ALICE, call=b"c" * 50, expires_at=NOW + 7))
-    await records.of("globex").idempotency.begin(
+    await records.for_tenant("globex").idempotency.begin(
         idempotency_record(owner=ALICE, outcome=b"y"), now=NOW
     )
 
@@ -30,7 +30,7 @@ async def test_stored_bytes_are_counted_by_owner_and_tenant(records: Records) ->
 
 async def test_an_ended_record_counts_what_is_stored_of_it(records: Records) -> None:
     """A finished call counts its outcome, and an ended task what is left of it."""
-    acme = records.of("acme")
+    acme = records.for_tenant("acme")
     await acme.idempotency.begin(idempotency_record(owner=ALICE), now=NOW)
     await acme.idempotency.finish(b"k1", "h1", b"x" * 300, NOW + HOUR)
     await acme.tasks.create(task(owner=ALICE, call=b"c" * 50, answers=b"a" * 50))
@@ -43,7 +43,7 @@ async def test_an_ended_record_counts_what_is_stored_of_it(records: Records) -> 
 
 async def test_removed_records_no_longer_count(records: Records) -> None:
     """Records that are released, expired, swept or erased no longer count."""
-    acme = records.of("acme")
+    acme = records.for_tenant("acme")
     await acme.idempotency.begin(idempotency_record(key=b"k1", owner=ALICE), now=NOW)
     await acme.idempotency.begin(
         idempotency_record(key=b"k2", owner=ALICE, expires_at=NOW + 5), now=NOW
@@ -62,7 +62,7 @@ async def test_removed_records_no_longer_count(records: Records) -> None:
 
 async def test_a_key_taken_over_by_another_caller_counts_once(records: Records) -> None:
     """The caller that takes it over, or finds it over, is charged for it instead."""
-    acme = records.of("acme")
+    acme = records.for_tenant("acme")
     gone = idempotency_record(owner=ALICE, expires_at=NOW, outcome=b"x" * 900)
     await acme.idempotency.begin(gone, now=NOW - 1)
 

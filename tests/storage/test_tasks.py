@@ -27,7 +27,7 @@ FULL_TASK = task(
 @pytest.mark.parametrize("record", [task(), FULL_TASK], ids=["sparse", "full"])
 async def test_a_task_is_read_as_it_was_written(records: Records, record: TaskRecord) -> None:
     """This includes bytes, fractions of seconds, None and empty values."""
-    tasks = records.of("acme").tasks
+    tasks = records.for_tenant("acme").tasks
     await tasks.create(record)
 
     assert await tasks.get(record.id) == record
@@ -37,7 +37,7 @@ async def test_a_task_is_read_as_it_was_written(records: Records, record: TaskRe
 @each("strange", ["", "a\x00b", "\\0", "\\\x00\\\\", "\ud800", "\\ud800", "ü"])
 async def test_any_task_id_can_be_read(records: Records, strange: str) -> None:
     """A caller may send any id; one that no database could hold is unknown and not an outage."""
-    tasks = records.of("acme").tasks
+    tasks = records.for_tenant("acme").tasks
 
     assert await tasks.get(strange) is None
 
@@ -49,7 +49,7 @@ async def test_any_task_id_can_be_read(records: Records, strange: str) -> None:
 
 async def test_a_change_of_a_task_needs_the_current_revision(records: Records) -> None:
     """The second of two concurrent changes has to read again."""
-    tasks = records.of("acme").tasks
+    tasks = records.for_tenant("acme").tasks
     await tasks.create(task())
     read = await tasks.get("t1")
     assert read is not None
@@ -65,7 +65,7 @@ async def test_a_change_of_a_task_needs_the_current_revision(records: Records) -
 
 async def test_a_missing_task_cannot_be_replaced(records: Records) -> None:
     """A task that was swept away does not come back by a late answer."""
-    tasks = records.of("acme").tasks
+    tasks = records.for_tenant("acme").tasks
 
     assert not await tasks.replace(task())
     assert await tasks.get("t1") is None
@@ -73,7 +73,7 @@ async def test_a_missing_task_cannot_be_replaced(records: Records) -> None:
 
 async def test_one_of_many_concurrent_changes_of_a_task_is_stored(records: Records) -> None:
     """The caller that gets True knows that its change was stored."""
-    tasks = records.of("acme").tasks
+    tasks = records.for_tenant("acme").tasks
     await tasks.create(task())
     changes = [task(status_message=str(number)) for number in range(20)]
 
@@ -88,7 +88,7 @@ async def test_one_of_many_concurrent_changes_of_a_task_is_stored(records: Recor
 
 async def test_only_open_tasks_of_the_owner_count(records: Records) -> None:
     """An ended task does not count."""
-    tasks = records.of("acme").tasks
+    tasks = records.for_tenant("acme").tasks
     for number, status in enumerate(
         ["working", "input_required", "completed", "failed", "cancelled"]
     ):
@@ -108,7 +108,7 @@ async def test_tasks_without_a_runner_are_found_across_tenants(records: Records)
         "ended": task(leased_until=1.0, status="completed"),
         "held": task(leased_until=100.5),
     }.items():
-        await records.of(tenant).tasks.create(record)
+        await records.for_tenant(tenant).tasks.create(record)
 
     assert sorted(await records.abandoned_tasks(100.1, 10)) == [("acme", "t1"), ("globex", "t2")]
     assert len(await records.abandoned_tasks(100.1, 1)) == 1
@@ -116,7 +116,7 @@ async def test_tasks_without_a_runner_are_found_across_tenants(records: Records)
 
 async def test_a_sweep_removes_only_expired_tasks(records: Records) -> None:
     """An expired task can be read until the sweep; the reader checks its time."""
-    tasks = records.of("acme").tasks
+    tasks = records.for_tenant("acme").tasks
     await tasks.create(task(expires_at=100.0))
     await tasks.create(task(id="t2", expires_at=100.5))
     assert await tasks.get("t1") is not None
@@ -129,7 +129,7 @@ async def test_a_sweep_removes_only_expired_tasks(records: Records) -> None:
 
 async def test_a_sweep_removes_any_number_of_expired_tasks(records: Records) -> None:
     """More than one batch of it goes in one sweep."""
-    tasks = records.of("acme").tasks
+    tasks = records.for_tenant("acme").tasks
     for number in range(BATCH + 1):
         await tasks.create(task(id=str(number), expires_at=10.0))
 

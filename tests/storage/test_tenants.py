@@ -54,7 +54,7 @@ async def test_records_are_isolated_by_tenant(
     for number, (tenant, name) in enumerate((first, second)):
         keys[(run + tenant, name)] = b"%d" % number
     for (tenant, name), value in keys.items():
-        ours, key = records.of(tenant), name.encode("utf-8", "surrogatepass")
+        ours, key = records.for_tenant(tenant), name.encode("utf-8", "surrogatepass")
         await ours.tasks.create(task(id=name, call=value, owner=key))
         assert (
             await ours.idempotency.begin(idempotency_record(key=key, digest=value), now=0.0) is None
@@ -64,7 +64,7 @@ async def test_records_are_isolated_by_tenant(
         assert await ours.entries("one").put(name, value, now=0.0, revision=0)
 
     for (tenant, name), value in keys.items():
-        ours, key = records.of(tenant), name.encode("utf-8", "surrogatepass")
+        ours, key = records.for_tenant(tenant), name.encode("utf-8", "surrogatepass")
         own_task, own_record = await ours.tasks.get(name), await ours.idempotency.get(key)
         assert own_task is not None
         assert own_task.call == value
@@ -85,16 +85,16 @@ async def assert_changes_stay_in_tenant(
     """Assert that what the first tenant changes, ends and releases stays there for the second."""
     (first, name), *others = stored_keys
     key = name.encode("utf-8", "surrogatepass")
-    read = await records.of(first).tasks.get(name)
+    read = await records.for_tenant(first).tasks.get(name)
     assert read is not None
-    await records.of(first).tasks.replace(msgspec.structs.replace(read, status="cancelled"))
-    await records.of(first).idempotency.release(key, "h1")
-    await records.of(first).sessions.replace(
+    await records.for_tenant(first).tasks.replace(msgspec.structs.replace(read, status="cancelled"))
+    await records.for_tenant(first).idempotency.release(key, "h1")
+    await records.for_tenant(first).sessions.replace(
         key, SessionRecord(ended=True, revision=1), expires_at=1e9
     )
-    assert await records.of(first).entries("one").delete(name)
+    assert await records.for_tenant(first).entries("one").delete(name)
     for tenant, other in others:
-        theirs = records.of(tenant)
+        theirs = records.for_tenant(tenant)
         key = other.encode("utf-8", "surrogatepass")
         their_task, their_record = await theirs.tasks.get(other), await theirs.idempotency.get(key)
         assert their_task is not None
@@ -118,16 +118,16 @@ async def test_data_of_the_shared_store_is_isolated_by_tenant(
     values = {channel: b"%d" % number for number, channel in enumerate(places)}
     followings = []
     for tenant, name in places:
-        ours = shared_store.of(tenant)
+        ours = shared_store.for_tenant(tenant)
         followings.append(await ours.follow(name, heard[(tenant, name)].append))
     for (tenant, name), value in values.items():
-        ours = shared_store.of(tenant)
+        ours = shared_store.for_tenant(tenant)
         await ours.put(name, value, ttl_s=60)
         assert await ours.append(name, value, ttl_s=60, max_events=3) == 1
         assert await ours.spend(name, rate=0.001, burst=1) == 0
         await ours.publish(name, value)
     for (tenant, name), value in values.items():
-        ours = shared_store.of(tenant)
+        ours = shared_store.for_tenant(tenant)
         assert await ours.take(name) == value
         events = await ours.read(name, 0)
         assert events is not None

@@ -102,7 +102,7 @@ async def test_a_cancelled_wait_ends_alone() -> None:
 async def test_many_concurrent_calls_spend_exactly_the_available_tokens(valkey: str) -> None:
     """Together they get no more out of a bucket than one after the other."""
     shared_store = await opened(valkey)
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     waits = await asyncio.gather(
         *(acme.spend(bucket, rate=0.001, burst=30) for bucket in ["a", "b"] * 50)
     )
@@ -152,7 +152,9 @@ async def test_an_answer_may_come_in_pieces(valkey: str) -> None:
     """The first request of a script too, which Valkey does not know then."""
     async with ByteProxy(valkey).serving() as url:
         shared_store = await opened(url)
-        waits = [await shared_store.of("acme").spend("a", rate=0.001, burst=2) for _ in range(3)]
+        waits = [
+            await shared_store.for_tenant("acme").spend("a", rate=0.001, burst=2) for _ in range(3)
+        ]
         await shared_store.aclose()
 
     assert waits[:2] == [0, 0]
@@ -164,7 +166,7 @@ async def test_an_idle_connection_closed_by_valkey_fails_no_call(valkey: str) ->
     proxy = ByteProxy(valkey)
     async with proxy.serving() as url:
         shared_store = await opened(url)
-        acme = shared_store.of("acme")
+        acme = shared_store.for_tenant("acme")
         assert await acme.spend("a", rate=1, burst=9) == 0
         proxy.hang_up()
         await acme.put("note", b"", ttl_s=1)  # over another connection, after this one's end

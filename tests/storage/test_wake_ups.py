@@ -19,7 +19,7 @@ NEVER_S = 3_600.0
 
 async def test_a_message_wakes_at_once(shared_store: SharedStore) -> None:
     """The poll is far away; a message that came before the wait counts too."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     async with WakeUps(partial(acme.follow, "topic")) as wake_ups, asyncio.timeout(WITHIN_S):
         await acme.publish("topic", b"any")
         await wake_ups.wait(NEVER_S)
@@ -30,13 +30,13 @@ async def test_a_message_wakes_at_once(shared_store: SharedStore) -> None:
 
 async def test_only_the_wanted_message_wakes(shared_store: SharedStore) -> None:
     """Messages about other things leave the task asleep, also one of another tenant."""
-    acme = shared_store.of("acme")
+    acme = shared_store.for_tenant("acme")
     async with (
         WakeUps(partial(acme.follow, "topic"), message=b"mine") as mine,
         WakeUps(partial(acme.follow, "topic")) as every,
         asyncio.timeout(WITHIN_S),
     ):
-        await shared_store.of("globex").publish("topic", b"mine")
+        await shared_store.for_tenant("globex").publish("topic", b"mine")
         await acme.publish("topic", b"theirs")
         await every.wait(NEVER_S)
         assert not mine._woken.is_set()
@@ -59,7 +59,7 @@ class UnavailableSharedStore:
 
 async def test_without_the_shared_store_the_poll_ends_the_wait() -> None:
     """The wait ends by itself, and the topic is followed as soon as the shared store is back."""
-    acme = MemorySharedStore().of("acme")
+    acme = MemorySharedStore().for_tenant("acme")
     out: TenantSharedStore = UnavailableSharedStore(acme, times=2)  # type: ignore[assignment]  # all that it is asked for
     async with WakeUps(partial(out.follow, "topic")) as wake_ups, asyncio.timeout(WITHIN_S):
         await wake_ups.wait(0.0)
@@ -71,7 +71,7 @@ async def test_without_the_shared_store_the_poll_ends_the_wait() -> None:
 
 async def test_no_subscription_is_left_behind() -> None:
     """Leaving the block ends the subscription; a late message wakes no task."""
-    acme = MemorySharedStore().of("acme")
+    acme = MemorySharedStore().for_tenant("acme")
     async with WakeUps(partial(acme.follow, "topic")) as wake_ups:
         pass
     await acme.publish("topic", b"")

@@ -109,5 +109,5 @@ def test_the_number_of_accepted_tokens_is_bounded() -> None:
     for number in (*range(MIN_ACCEPTED), 0, MIN_ACCEPTED):
         seen.add(b"%d" % number, RESOURCE)
 
-    numbers = [number for number in range(4) if seen.has(b"%d" % number, RESOURCE)]
+    numbers = [number for number in range(4) if seen.was_accepted(b"%d" % number, RESOURCE)]
     assert (len(seen), numbers) == (MIN_ACCEPTED, [0, 2, 3])

@@ -106,7 +106,7 @@ def test_a_suspension_ends_the_programs_of_its_tenant_alone(server: Server) -> N
 
     order = suspension("globex", now=time.time(), by="test", reason="")
     server.run(records.revocations.put(order))
-    server.run(server.services.revocations.look())
+    server.run(server.services.revocations.read_changes())
     eventually(lambda: not is_alive(theirs), within=WITHIN_S)
     server.run(upstreams.refresher.look())
 

@@ -55,7 +55,7 @@ async def stored_entries(records: Records, tenant: str) -> list[tuple[str, bytes
     return [
         (f"{subject}/{entry.key}", entry.value)
         for subject in subjects
-        for entry in await records.of(tenant).entries(subject).all()
+        for entry in await records.for_tenant(tenant).entries(subject).all()
     ]
 
 
@@ -126,7 +126,7 @@ async def test_the_name_of_an_unfinished_registration_is_free_again(
     store: UpstreamStore, records: Records, clock: ManualClock
 ) -> None:
     """The process may have stopped between the two."""
-    names = records.of("acme").entries("mcp_server_names")
+    names = records.for_tenant("acme").entries("mcp_server_names")
     await names.put("crm", b"gone", now=clock())
     with pytest.raises(NameTaken):
         await store.create(new_registration())

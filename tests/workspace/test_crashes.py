@@ -16,7 +16,7 @@ from pathlib import Path
 from gatepost.workspace import Workspaces
 
 async def main():
-    acme = Workspaces(Path(sys.argv[1])).of("acme")
+    acme = Workspaces(Path(sys.argv[1])).for_tenant("acme")
     while True:
         for letter in (b"a", b"b"):
             await acme.write("folder/same", letter * {SIZE})

@@ -19,7 +19,7 @@ from gatepost_keys.issuer.authorization_server import (
     IssuerResponse,
     RequestForm,
 )
-from gatepost_keys.issuer.browser_session import BrowserSession, keep, session_of
+from gatepost_keys.issuer.browser_session import BrowserSession, session_of, set_session_cookie
 from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.settings import ACR_VALUES
@@ -162,9 +162,11 @@ class Authorize:
         sign_in = session.sign_in
         if sign_in is None or not checked.satisfied(sign_in, self.issuer.now()):
             self._silence(checked, "login_required")
-            return keep(self._sign_in_page(checked, session), session, self.issuer)
+            return set_session_cookie(self._sign_in_page(checked, session), session, self.issuer)
         self._silence(checked, "consent_required")
-        return keep(self._consent_page(checked, session, sign_in), session, self.issuer)
+        return set_session_cookie(
+            self._consent_page(checked, session, sign_in), session, self.issuer
+        )
 
     def _silence(self, checked: AuthorizationReview, error: str) -> None:
         """Answer `prompt=none` without a page (OpenID Connect Core 3.1.2.1)."""

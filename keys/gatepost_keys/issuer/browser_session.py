@@ -46,7 +46,9 @@ def start(issuer: DevelopmentIssuer, sign_in: SignIn) -> BrowserSession:
     return session
 
 
-def keep(response: Response, session: BrowserSession, issuer: DevelopmentIssuer) -> Response:
+def set_session_cookie(
+    response: Response, session: BrowserSession, issuer: DevelopmentIssuer
+) -> Response:
     """
     Give the browser its id. Lax: it comes along when a client sends the browser here, and not with
     a form that a foreign page submits.

@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.authorization_server import AuthorizationServer, RequestForm
 from gatepost_keys.issuer.authorize import UnusableRequest, refuse, review
-from gatepost_keys.issuer.browser_session import keep, session_of, start
+from gatepost_keys.issuer.browser_session import session_of, set_session_cookie, start
 from gatepost_keys.issuer.issuer_endpoint import RouteHandler
 from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.settings import ACR_VALUES
@@ -39,7 +39,7 @@ def serve(server: AuthorizationServer, pages: Pages) -> RouteHandler:
         signed_in = start(issuer, issuer.sign_in(person, acr))
         # The path is ours and fixed: the query cannot lead anywhere else.
         redirect = RedirectResponse(f"{issuer.settings.path('authorization')}?{query}", 303)
-        return keep(redirect, signed_in, issuer)
+        return set_session_cookie(redirect, signed_in, issuer)
 
     return post
 

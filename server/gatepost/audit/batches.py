@@ -188,7 +188,9 @@ class WriteAttempt(msgspec.Struct, eq=False):
         # All chains of a batch grow together, so checking one of them is enough.
         for (tenant, writer), head in list(self.heads.items())[:1]:
             try:
-                last_rows = await records.of(tenant).trail.chain(writer).rows(head.number - 1, 1)
+                last_rows = (
+                    await records.for_tenant(tenant).trail.chain(writer).rows(head.number - 1, 1)
+                )
             except Damaged:
                 return False
             if last_rows:

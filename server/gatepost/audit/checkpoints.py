@@ -220,7 +220,7 @@ class CheckpointSigner:
 
     async def sign_tenant(self, tenant: str) -> None:
         """Sign a checkpoint of a tenant's chains if any has grown; raises Unproven."""
-        checkpoint = await self._records.of(tenant).trail.check(self._checked)
+        checkpoint = await self._records.for_tenant(tenant).trail.check(self._checked)
         if checkpoint is not None:
             _log_checkpoint(tenant, checkpoint)
 

@@ -74,7 +74,7 @@ async def exported(records: Records, tenant: str, *, since: int = 0) -> AsyncIte
 
     They begin after a checkpoint, so that they can be verified. Raises StoreUnavailable.
     """
-    trail = records.of(tenant).trail
+    trail = records.for_tenant(tenant).trail
     signed = await trail.checkpoints()
     heads = await trail.heads()
     removed = {head.writer: head.pruned for head in heads}

@@ -196,7 +196,7 @@ def read(row: AuditRow) -> AuditRecord:
 
 async def search(records: Records, tenant: str, query: AuditQuery) -> list[AuditRecord]:
     """Return a tenant's records that match *query*, the newest first; raises StoreUnavailable."""
-    return [read(row) for row in await records.of(tenant).trail.find(query)]
+    return [read(row) for row in await records.for_tenant(tenant).trail.find(query)]
 
 
 def person_of(caller: TenantContext, peer: str = "") -> RecordedPerson:

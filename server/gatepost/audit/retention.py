@@ -167,11 +167,11 @@ class DetailErasure:
     async def erase_tenant(self, tenant: str) -> int:
         """Erase the details of all of a tenant's records, and its sums; return how many records."""
         erased = await self._erase(tenant, lambda side: True, "tenant")
-        await self._records.of(tenant).trail.forget_counts()
+        await self._records.for_tenant(tenant).trail.forget_counts()
         return erased
 
     async def _erase(self, tenant: str, concerns: Callable[[SaltedDetails], bool], why: str) -> int:
-        trail = self._records.of(tenant).trail
+        trail = self._records.for_tenant(tenant).trail
         return sum(
             [
                 await self._erase_in(trail.chain(writer), tenant, concerns, why)
@@ -211,7 +211,7 @@ async def prune(
     records up to the last checkpoint before that time are removed, because the remaining chains
     must start at a checkpoint.
     """
-    trail, removed = records.of(tenant).trail, 0
+    trail, removed = records.for_tenant(tenant).trail, 0
     pruned = {head.writer: head.pruned for head in await trail.heads()}
     while checkpoint := await _next_cut(trail, pruned, int(before * 1000)):
         # A chain that has not grown since the last removal has nothing to remove.

@@ -206,7 +206,7 @@ async def verify(
     for _ in range(MAX_READINGS):
         examination = Examination(tenant, keys)
         try:
-            await _examine(examination, records.of(tenant).trail, keyring, anchors)
+            await _examine(examination, records.for_tenant(tenant).trail, keyring, anchors)
         except BadRecord as error:
             result = verdict(tenant, examination, error)
         else:

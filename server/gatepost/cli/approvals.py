@@ -74,12 +74,12 @@ def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
             "--after takes what the last line of a list of waiting requests says."
         )
 
-    async def look(service: ApprovalService) -> WaitingPage:
+    async def read_page(service: ApprovalService) -> WaitingPage:
         if past:
             return WaitingPage(tuple(await service.history(tenant, max_requests=DECIDED_SHOWN)))
         return await service.waiting_page(tenant, position)
 
-    page = with_approvals(path, tenant, look)
+    page = with_approvals(path, tenant, read_page)
     if not page.requests:
         click.echo(f"Tenant {tenant} has no {'decided' if past else 'waiting'} requests.")
         return
@@ -308,7 +308,7 @@ async def opened(
         async with aclosing(AuditWriter(records, keyring, redaction, config.audit)) as writer:
             revocations = Revocations(records, on_revoked=lambda new: None)
             revocations.configure(config.tenancy.suspended)
-            await revocations.look()
+            await revocations.read_changes()
             shared = records, shared_store, keyring
             # Requests of revoked callers cannot be approved here either.
             services = ApprovalServices(

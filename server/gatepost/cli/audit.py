@@ -145,7 +145,7 @@ def export(
     begin = int(since.replace(tzinfo=UTC).timestamp() * 1000) if since is not None else 0
 
     async def work(records: Records, keyring: KeyRing) -> None:
-        if not await records.of(tenant).trail.heads():
+        if not await records.for_tenant(tenant).trail.heads():
             # The export is then valid but empty, which could be mistaken for a complete one.
             hint = nearest(tenant, await records.audit.tenants())
             click.echo(f"There are no audit records of tenant {visible(tenant)}.{hint}", err=True)
@@ -181,7 +181,7 @@ def checkpoint(tenant: str | None, path: Path) -> None:
         newest = []
         for name in [tenant] if tenant else await records.audit.tenants():
             await CheckpointSigner(records, keyring).sign_tenant(name)
-            newest += (await records.of(name).trail.checkpoints())[-1:]
+            newest += (await records.for_tenant(name).trail.checkpoints())[-1:]
         return newest
 
     for signed in _at_the_trail(fit_for(path, SETTINGS), work):

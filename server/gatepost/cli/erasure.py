@@ -64,7 +64,7 @@ def erase(  # its options
         )
     config = configured(path)
 
-    async def do(stores: OpenStores) -> bool:
+    async def execute(stores: OpenStores) -> bool:
         unknown_reason = await why_unknown(tenant_id, config, stores.records)
         # An unknown tenant may still have files.
         if unknown_reason and (
@@ -76,7 +76,7 @@ def erase(  # its options
         return await erased(tenant_id, yes, reason, config, stores)
 
     try:
-        is_complete = run_with_stores(config, do)
+        is_complete = run_with_stores(config, execute)
     except ErasureBlocked:
         raise click.ClickException(
             f"A call still writes data of tenant {tenant_id}. The tenant is suspended. Run the "
@@ -126,7 +126,7 @@ async def erased(
         click.echo(f"erased the details of {erased_count} audit records")
         # Written after the erasure, so that the record of who did it stays.
         await stores.note(tenant_id, "tenant", "erased", reason=reason)
-    elif await records.of(tenant_id).trail.heads():
+    elif await records.for_tenant(tenant_id).trail.heads():
         raise unproven()
     click.echo(
         f"Tenant {tenant_id} is erased. It stays suspended until you run "
@@ -169,12 +169,12 @@ async def forgotten(person: ErasedPerson, yes: bool, reason: str, stores: OpenSt
     removed_count = 0
     while removed := await records.tenant_data.clear_of(tenant_id, ownership):
         removed_count += removed
-    tenant = records.of(tenant_id)
+    tenant = records.for_tenant(tenant_id)
     removed_count += await ScriptApprovals(tenant.entries(SCRIPTS)).erase(issuer, subject)
     removed_count += await erase_decider(tenant.approvals, issuer, subject)
     removed_count += await revoke_given(tenant.grants, issuer, subject)
     click.echo(f"removed {removed_count} records")
-    if await forget_person(records.of(tenant_id), issuer, subject):
+    if await forget_person(records.for_tenant(tenant_id), issuer, subject):
         click.echo("removed this person from the recent callers")
     click.echo("Files in the tenant's workspace stay, because they do not belong to one person.")
     if stores.keyring is not None:
@@ -184,7 +184,7 @@ async def forgotten(person: ErasedPerson, yes: bool, reason: str, stores: OpenSt
         details = sum([await erasure.erase_subject(chain, issuer, subject) for chain in both])
         click.echo(f"erased the details of {details} audit records")
         await stores.note(tenant_id, "tenant", "person erased", reason=reason)
-    elif await records.of(tenant_id).trail.heads():
+    elif await records.for_tenant(tenant_id).trail.heads():
         raise unproven()
     return True
 

@@ -91,7 +91,7 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
     """
     name = name.removesuffix(".star")
 
-    async def look(
+    async def read_script(
         tenant_scripts: TenantScripts,
     ) -> tuple[Script | None, ScriptReview | None, Rejection | None]:
         script = next(iter(await tenant_scripts.contents_of(name)), None)
@@ -116,7 +116,7 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
             )
         click.echo(f"{approved.file} of tenant {tenant} is approved.")
         return
-    script, before, rejection = with_scripts(path, tenant, look)
+    script, before, rejection = with_scripts(path, tenant, read_script)
     if script is None:
         raise click.ClickException(f"Tenant {tenant} has no script {name}.")
     show(script, before, tenant)
@@ -210,7 +210,9 @@ def with_scripts(path: Path, tenant: str, do: Callable[[TenantScripts], Awaitabl
     async def work(services: ApprovalServices, config: Config) -> T:
         workspaces = Workspaces(Path(config.workspace.root))
         try:
-            approvals = ScriptApprovals(services.service.records.of(tenant).entries(SUBJECT))
+            approvals = ScriptApprovals(
+                services.service.records.for_tenant(tenant).entries(SUBJECT)
+            )
             sources = tuple(sources_of(config, workspaces.for_tenant(tenant)))
             return await do(TenantScripts(approvals, sources, tenant, services.scripts))
         finally:

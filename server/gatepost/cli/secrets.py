@@ -108,14 +108,14 @@ def set_(
 def bind(name: str, tenant: str, hosts: tuple[str, ...], path: Path) -> None:
     """Bind the secret NAME to the given hosts only, or to none. The value does not change."""
 
-    async def do(vault: SecretStore) -> list[str] | None:
+    async def execute(vault: SecretStore) -> list[str] | None:
         return None if await vault.bind(tenant, name, bound_hosts) else await vault.names(tenant)
 
     try:
         checked_name(name)
         bound_hosts = checked_hosts(hosts)
         config = configured(path, tenant)
-        names = with_secret_store(config, do)
+        names = with_secret_store(config, execute)
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
     except SecretUnreadable as failure:

@@ -22,7 +22,7 @@ async def in_format(
     records: Records, tenant: str, form: FormName, since: int
 ) -> AsyncIterator[bytes]:
     """Yield the records in CEF or OTLP format, writer by writer."""
-    trail = records.of(tenant).trail
+    trail = records.for_tenant(tenant).trail
     for writer in await trail.writers():
         after = 0
         while page := await trail.chain(writer).rows(after, PAGE):

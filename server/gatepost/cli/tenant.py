@@ -95,14 +95,14 @@ def resume(tenant_id: str, path: Path) -> None:
     """
     config = configured(path)
 
-    async def do(stores: OpenStores) -> bool:
+    async def execute(stores: OpenStores) -> bool:
         was_suspended = await stores.records.revocations.delete(tenant_id, SUSPENDED)
         await notify(stores.shared_store)
         if was_suspended:
             await stores.note(tenant_id, "tenant", "resumed")
         return was_suspended
 
-    was_suspended = run_with_stores(config, do)
+    was_suspended = run_with_stores(config, execute)
     if tenant_id in config.tenancy.suspended:
         raise click.ClickException(
             f"The configuration suspends tenant {tenant_id}. Remove it from `tenancy.suspended` "

@@ -120,7 +120,7 @@ async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revoca
             closing.push_async_callback(records.aclose)
             revocations = Revocations(records, on_revoked=lambda new: None)
             revocations.configure(config.tenancy.suspended)
-            await revocations.look()
+            await revocations.read_changes()
         except (StoreRefused, StoreUnavailable) as outage:
             notes.append(REVOCATIONS_UNREAD.format(why=visible(str(outage))))
             revocations = None

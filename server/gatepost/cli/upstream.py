@@ -40,11 +40,11 @@ upstream.add_command(add)
 def list_(tenant: str, as_json: bool, path: Path) -> None:
     """List a tenant's MCP servers."""
 
-    async def do(services: UpstreamServices) -> list[tuple[UpstreamServer, Catalogue | None]]:
+    async def execute(services: UpstreamServices) -> list[tuple[UpstreamServer, Catalogue | None]]:
         servers = await services.administration.servers(tenant)
         return [(server, await services.administration.catalogue(server)) for server in servers]
 
-    listed_servers = with_upstreams(path, tenant, do)
+    listed_servers = with_upstreams(path, tenant, execute)
     if as_json:
         click.echo(msgspec.json.encode([_row(*entry) for entry in listed_servers]))
     elif not listed_servers:
@@ -62,11 +62,11 @@ def list_(tenant: str, as_json: bool, path: Path) -> None:
 def test(name: str, tenant: str, path: Path) -> None:
     """Sign in at the MCP server NAME, list its tools, and report what is wrong."""
 
-    async def do(services: UpstreamServices) -> ExaminedServer:
+    async def execute(services: UpstreamServices) -> ExaminedServer:
         server = await services.administration.named(tenant, name)
         return await examined(server, services.connections.of(server))
 
-    report = with_upstreams(path, tenant, do)
+    report = with_upstreams(path, tenant, execute)
     for step in report.steps:
         click.echo(f"ok   {step}")
     click.echo(report.sentence)
@@ -81,11 +81,11 @@ def test(name: str, tenant: str, path: Path) -> None:
 def refresh(name: str, tenant: str, path: Path) -> None:
     """Fetch what the MCP server NAME offers now."""
 
-    async def do(services: UpstreamServices) -> Catalogue:
+    async def execute(services: UpstreamServices) -> Catalogue:
         server = await services.administration.named(tenant, name)
         return await services.administration.refresh(server, operator())
 
-    catalogue = with_upstreams(path, tenant, do)
+    catalogue = with_upstreams(path, tenant, execute)
     count = _counted(catalogue)
     click.echo(f"{name} has {count} tool{'' if count == 1 else 's'}.")
     for offer in catalogue.left_out:
@@ -101,11 +101,11 @@ def refresh(name: str, tenant: str, path: Path) -> None:
 def diff(name: str, tenant: str, path: Path) -> None:
     """Show the waiting changes of the MCP server NAME. Exit code 1 means that changes wait."""
 
-    async def do(services: UpstreamServices) -> Catalogue | None:
+    async def execute(services: UpstreamServices) -> Catalogue | None:
         server = await services.administration.named(tenant, name)
         return await services.administration.catalogue(server)
 
-    catalogue = with_upstreams(path, tenant, do)
+    catalogue = with_upstreams(path, tenant, execute)
     if catalogue is None or not catalogue.changes:
         click.echo(f"No changes of {name} wait.")
         return
@@ -125,12 +125,12 @@ def accept(name: str, tenant: str, digests: tuple[str, ...], every: bool, path: 
     if bool(digests) == every:
         raise click.UsageError("Give either --digest or --all.")
 
-    async def do(services: UpstreamServices) -> Catalogue | None:
+    async def execute(services: UpstreamServices) -> Catalogue | None:
         server = await services.administration.named(tenant, name)
         chosen = None if every else digests
         return await services.administration.accept(server, chosen, operator())
 
-    catalogue = with_upstreams(path, tenant, do)
+    catalogue = with_upstreams(path, tenant, execute)
     remaining = 0 if catalogue is None else len(catalogue.changes)
     click.echo(f"Accepted. {remaining} changes of {name} still wait.")
 
@@ -162,11 +162,11 @@ def disable(name: str, tenant: str, path: Path) -> None:
 def remove(name: str, tenant: str, path: Path) -> None:
     """Remove the MCP server NAME with its API key, headers and accepted definitions."""
 
-    async def do(services: UpstreamServices) -> None:
+    async def execute(services: UpstreamServices) -> None:
         server = await services.administration.named(tenant, name)
         await services.administration.remove(server, operator())
 
-    with_upstreams(path, tenant, do)
+    with_upstreams(path, tenant, execute)
     click.echo(f"The MCP server {name} of tenant {tenant} is removed.")
 
 
@@ -179,19 +179,19 @@ def jwks(path: Path) -> None:
     Register them there, and again before `gatepost keyring rotate` takes effect.
     """
 
-    async def do(services: UpstreamServices) -> bytes:
+    async def execute(services: UpstreamServices) -> bytes:
         return msgspec.json.format(msgspec.json.encode(key_set(services.keyring)))
 
-    click.echo(with_upstreams(path, None, do))
+    click.echo(with_upstreams(path, None, execute))
 
 
 def _set_status(path: Path, tenant: str, name: str, status: Status) -> None:
-    async def do(services: UpstreamServices) -> None:
+    async def execute(services: UpstreamServices) -> None:
         server = await services.administration.named(tenant, name)
         changes = ServerChanges(status=status)
         await services.administration.change(server, changes, operator())
 
-    with_upstreams(path, tenant, do)
+    with_upstreams(path, tenant, execute)
 
 
 def _row(server: UpstreamServer, catalogue: Catalogue | None) -> dict[str, str | int]:

@@ -80,10 +80,10 @@ def add(  # noqa: PLR0913  # one for each option
 
 
 def _add(path: Path, tenant: str, changes: ServerChanges) -> None:
-    async def do(services: UpstreamServices) -> None:
+    async def execute(services: UpstreamServices) -> None:
         await services.administration.add(tenant, changes, operator())
 
-    with_upstreams(path, tenant, do)
+    with_upstreams(path, tenant, execute)
     click.echo(
         f"The MCP server {changes.name} of tenant {tenant} is added. Test it: "
         f"gatepost upstream test {changes.name} --tenant {tenant}"

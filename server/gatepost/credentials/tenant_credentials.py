@@ -93,7 +93,7 @@ class CredentialRegistry:
         if table.hosts and (problem := self._problem(name, table, url)):
             return DeniedCredential(problem)
         key = ("named", tenant, name, url, repr(table))
-        credential = self._credentials.get(key) or self._keep(
+        credential = self._credentials.get(key) or self._cache(
             key, self._new_credential(tenant, name, url, table)
         )
         return (
@@ -124,12 +124,12 @@ class CredentialRegistry:
             return NoCredential()
         key = ("referred", tenant, url, api_key, tuple(sorted(headers.items())))
         cached = self._credentials.get(key)
-        return cached or self._keep(key, self._static(tenant, url, api_key, headers))
+        return cached or self._cache(key, self._static(tenant, url, api_key, headers))
 
     def sealed(self, tenant: str, key: tuple[object, ...], read: ReadHeaders) -> OutboundCredential:
         """Return the credential of headers that *read* opens; *key* is their server's revision."""
         at = ("sealed", tenant, *key)
-        return self._credentials.get(at) or self._keep(
+        return self._credentials.get(at) or self._cache(
             at, StaticCredential(tenant, self._secrets, read)
         )
 
@@ -185,7 +185,7 @@ class CredentialRegistry:
 
         return StaticCredential(tenant, self._secrets, read)
 
-    def _keep(self, key: tuple[object, ...], credential: OutboundCredential) -> OutboundCredential:
+    def _cache(self, key: tuple[object, ...], credential: OutboundCredential) -> OutboundCredential:
         if len(self._credentials) >= MAX_KEPT:
             self._credentials.pop(next(iter(self._credentials)))
         self._credentials[key] = credential

@@ -84,8 +84,8 @@ class TokenCache:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._tenant, self._key = tenant, key
-        self._entries: Entries = records.of(tenant).entries(SUBJECT)
-        self._shared_store = shared_store.of(tenant)
+        self._entries: Entries = records.for_tenant(tenant).entries(SUBJECT)
+        self._shared_store = shared_store.for_tenant(tenant)
         self._secrets, self._clock = secrets, clock
         self._holder = token_hex(8)
 

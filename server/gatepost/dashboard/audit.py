@@ -113,7 +113,7 @@ class AuditPages:
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show one record with its proof."""
         writer, number = _record_key(page_request.path["record"])
-        trail = self._records.of(page_request.tenant).trail
+        trail = self._records.for_tenant(page_request.tenant).trail
         chain = trail.chain(writer)
         rows = await chain.rows(max(number - 2, 0), 2)
         row = next((candidate for candidate in rows if candidate.number == number), None)
@@ -160,7 +160,7 @@ async def search_back(records: Records, tenant: str, query: AuditQuery) -> Found
     since = None
     if max_segments := looked_through(query):
         before = None if query.before is None else query.before[0]
-        horizon = await records.of(tenant).trail.horizon(before, max_segments)
+        horizon = await records.for_tenant(tenant).trail.horizon(before, max_segments)
         if horizon is not None and horizon >= (query.since or 0):
             since = horizon + 1
     # If all of them ended in one millisecond, a bound would lead back to the same page.

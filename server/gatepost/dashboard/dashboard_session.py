@@ -134,12 +134,12 @@ class DashboardSessions:
 
     async def has_ended(self, session: SignedInSession) -> bool:
         """Return whether the session was ended, at any replica."""
-        record = await self._records.of(session.caller.tenant_id).sessions.get(session.key)
+        record = await self._records.for_tenant(session.caller.tenant_id).sessions.get(session.key)
         return record.ended
 
     async def end(self, session: SignedInSession) -> None:
         """End the session at all replicas, durably; ending it twice is harmless."""
-        sessions = self._records.of(session.caller.tenant_id).sessions
+        sessions = self._records.for_tenant(session.caller.tenant_id).sessions
         record = SessionRecord(ended=True)
         await sessions.replace(session.key, record, expires_at=session.caller.expires_at + 60.0)
 

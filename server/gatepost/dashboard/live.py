@@ -59,7 +59,9 @@ class LiveInbox:
             self._closing.keep(pages.task)
 
     async def _follow(self, tenant: str, pages: "_OpenPages") -> None:
-        async with WakeUps(partial(self._shared_store.of(tenant).follow, TOPIC)) as wake_ups:
+        async with WakeUps(
+            partial(self._shared_store.for_tenant(tenant).follow, TOPIC)
+        ) as wake_ups:
             while True:
                 try:
                     pages.show(await self._approvals.waiting_page(tenant))

@@ -167,7 +167,7 @@ def _parties(config: Config, services: Services) -> Parties:
             secret=secrets[client.client_secret],
         )
 
-    def of(paths: DashboardPaths) -> Mapping[str, OpenIdClient]:
+    def clients_of(paths: DashboardPaths) -> Mapping[str, OpenIdClient]:
         clients_by_name = {}
         for issuer in issuers.for_tenant(paths.target.tenant):
             if issuer not in known_clients:
@@ -177,7 +177,7 @@ def _parties(config: Config, services: Services) -> Parties:
                 clients_by_name[short_name(issuer)] = client
         return clients_by_name
 
-    return of
+    return clients_of
 
 
 def _meanings(config: Config, services: Services) -> Callable[[TenantContext], bytes | None]:

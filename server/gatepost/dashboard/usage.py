@@ -91,7 +91,7 @@ class UsagePage:
         )
         now = self._layout.clock()
         since = (now - span.length_s) // span.step_s * span.step_s + span.step_s
-        trail = self._records.of(page_request.tenant).trail
+        trail = self._records.for_tenant(page_request.tenant).trail
         counts = await trail.count(int(since * 1000), span.step_s * 1000)
         # A caller has one bucket, whatever clients and tokens it uses.
         recent = await self._recent_callers(page_request.tenant, CALLERS)

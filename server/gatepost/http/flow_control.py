@@ -61,7 +61,7 @@ class UnreadResponses:
         self._log = RateLimitedLog(_log)
         self.total = 0
 
-    def keep(self, reader: Reader, owner: Hashable, size: int) -> None:
+    def count(self, reader: Reader, owner: Hashable, size: int) -> None:
         """Count *size* bytes for *owner*, instead of this connection's previous count."""
         self._add(reader, owner, size)
         limits = self.limits
@@ -210,7 +210,7 @@ class ResponseFlow(FlowControl):
             self._watch()
         # The parts of an answer keep the whole of it in memory.
         in_memory = self._buffered if self._unwritten else self._transport.get_write_buffer_size()
-        self._answers.keep(self, self._owner, in_memory)
+        self._answers.count(self, self._owner, in_memory)
 
     def resume_writing(self) -> None:
         self._blocked = False

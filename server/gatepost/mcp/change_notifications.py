@@ -65,7 +65,7 @@ class ChangePubSub:
         try:
             async with subscribers.lock:
                 if subscribers.following is None:
-                    shared_store = self._shared_store.of(tenant)
+                    shared_store = self._shared_store.for_tenant(tenant)
                     subscribers.following = await shared_store.follow(TOPIC, subscribers.receive)
             is_followed = True
         finally:
@@ -157,4 +157,4 @@ class TenantChangeNotifier(msgspec.Struct, frozen=True):
         await self._publish(ChangeNotification("task", task_id))
 
     async def _publish(self, change: ChangeNotification) -> None:
-        await self.shared_store.of(self.tenant).publish(TOPIC, _encode(change))
+        await self.shared_store.for_tenant(self.tenant).publish(TOPIC, _encode(change))

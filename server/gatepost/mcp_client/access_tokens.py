@@ -53,7 +53,7 @@ class SignedInTokens:
         # A sign-in for one more scope must not lose the scopes of the previous one.
         before = " ".join(stored.scopes) if stored else ""
         tokens = await self._browser(read_challenge(refused, Findings()), before)
-        await self._keep(tokens)
+        await self._store(tokens)
         self._used = tokens.access_token
         return self._used
 
@@ -84,7 +84,7 @@ class SignedInTokens:
             self._kept_sign_in = None
             return None
 
-    async def _keep(self, tokens: KeptTokens) -> None:
+    async def _store(self, tokens: KeptTokens) -> None:
         """Write tokens when no other command writes, or signs out."""
         if self._kept_sign_in is None:
             return

@@ -102,7 +102,7 @@ HALVES = (PieceForm(0, PIECE_BYTES), PieceForm(PIECE_BYTES, WINDOW_BYTES))
 """The halves of a window."""
 
 
-class SplitCandidate(NamedTuple):
+class SplitPiece(NamedTuple):
     """Bytes of a value, at *at* of it, as they are written in a text that may hold it split."""
 
     value: bytes
@@ -139,7 +139,7 @@ class SplitScreen:
     """
 
     def __init__(self, marks: Sequence[KnownMatch]) -> None:
-        self._suspects: dict[bytes, list[SplitCandidate]] = {}
+        self._suspects: dict[bytes, list[SplitPiece]] = {}
         self._patterns: dict[bytes, dict[bytes, None]] = {
             b"": {},
             **{quote: {} for quote in _QUOTES},
@@ -234,9 +234,7 @@ class SplitScreen:
         for form in forms:
             for quote in _QUOTES if form.is_begun or form.is_ended else (b"",):
                 pattern = _written(window, form, quote)
-                suspect = SplitCandidate(
-                    value, in_any_case, at + form.begin, pattern, form.is_begun
-                )
+                suspect = SplitPiece(value, in_any_case, at + form.begin, pattern, form.is_begun)
                 for written in _cases(pattern) if in_any_case else (pattern,):
                     self._patterns[quote][written] = None
                     self._suspects.setdefault(written, []).append(suspect)

@@ -85,7 +85,7 @@ class TenantErasure:
             removed = await self._remove(tell)
             with suppress(StoreUnavailable):
                 # Its contents expire within minutes.
-                await self._shared_store.of(self.tenant).clear()
+                await self._shared_store.for_tenant(self.tenant).clear()
             if not removed:
                 return
             await pause(PAUSE_S)

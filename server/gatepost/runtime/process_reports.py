@@ -238,7 +238,7 @@ def _by_reason(family: MetricFamily, meter: Meter) -> dict[str, int]:
 
 
 def _stored(records: Records) -> Entries:
-    return records.of(DEPLOYMENT).entries(SUBJECT)
+    return records.for_tenant(DEPLOYMENT).entries(SUBJECT)
 
 
 def _read(value: bytes) -> ProcessReport | None:

@@ -218,7 +218,7 @@ class RecentCallers:
         """Return the recent callers of a tenant, latest first; raises StoreUnavailable."""
         self._take_up()
         await self._write([tenant])
-        entry = await self._records.of(tenant).entries(SUBJECT).get(KEY)
+        entry = await self._records.for_tenant(tenant).entries(SUBJECT).get(KEY)
         recent = merged(_read(entry), (), self._clock())
         callers = [context(tenant, caller) for caller in recent]
         return [caller for caller in callers if not self._is_out(caller)][:limit]

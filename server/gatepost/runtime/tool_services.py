@@ -65,7 +65,7 @@ class TenantToolServices:
 
     def entries(self, ctx: CallContext, subject: str) -> Entries:
         """Implement `ToolServices`."""
-        return self._records.of(ctx.caller.tenant_id).entries(subject)
+        return self._records.for_tenant(ctx.caller.tenant_id).entries(subject)
 
     def settings(self, kind: type[T]) -> T:
         """Implement `ToolServices`."""

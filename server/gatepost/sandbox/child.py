@@ -122,7 +122,7 @@ async def run(
             )
             code = await process.wait()
     except (asyncio.CancelledError, TimeoutError):
-        await _ask(process)
+        await _terminate(process)
         raise
     finally:
         # Also kill processes that outlived the program. Do not wait here, because the call may be
@@ -174,7 +174,7 @@ def _launch_arguments(program: Confined) -> list[str]:
     return [*words, "--", *program.argv]
 
 
-async def _ask(process: asyncio.subprocess.Process) -> None:
+async def _terminate(process: asyncio.subprocess.Process) -> None:
     """Send SIGTERM, so that the program can remove its lock files; then kill it."""
     try:
         signalled(process, signal.SIGTERM)

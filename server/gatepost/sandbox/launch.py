@@ -249,7 +249,7 @@ def _limit(limits: Mapping[str, int]) -> None:
             continue  # macOS has some limits that it refuses to set
 
 
-def _go(root: str, folder: Sequence[str]) -> None:
+def _enter_folder(root: str, folder: Sequence[str]) -> None:
     """Enter the folder name by name, without following a link that replaced a checked folder."""
     handle = os.open(root, DIRECTORY)
     for name in folder:
@@ -276,7 +276,7 @@ def main(words: Sequence[str]) -> None:
         if descriptor != known_as:
             os.dup2(int(descriptor), int(known_as))
             os.close(int(descriptor))
-    _go(settings["root"][0], settings.get("folder", ()))
+    _enter_folder(settings["root"][0], settings.get("folder", ()))
     _limit({name: int(limit) for name, limit in _pairs(settings.get("limits", ()))})
     # Python ignores SIGPIPE, and a program would go on after its reader is gone.
     _libc().signal(SIGPIPE, None)

@@ -105,7 +105,7 @@ class SecretCache:
                     raise
                 cached.fresh_until = now + RETRY_S if change == self._change else ALREADY_EXPIRED
                 return cached.known_secrets
-            self._keep(cached, values, now, change)
+            self._cache_reading(cached, values, now, change)
             return cached.known_secrets
 
     async def value(self, tenant: str, name: str) -> BoundSecret | None:
@@ -202,11 +202,11 @@ class SecretCache:
             if cached.lock.locked() or cached.readings != before[tenant]:
                 continue  # this reading may be older
             entries, cached.used_at = sealed.get(tenant, ()), now
-            self._keep(cached, self._vault.opened(tenant, entries), now, change)
+            self._cache_reading(cached, self._vault.opened(tenant, entries), now, change)
             if entries:
                 await asyncio.sleep(0)  # opening them takes long, and others would wait
 
-    def _keep(
+    def _cache_reading(
         self, cached: "_TenantCache", values: Mapping[str, str], now: float, change: int
     ) -> None:
         """Take up a reading that began at this time, when this was the last change."""

@@ -73,7 +73,7 @@ class SecretStore:
         it is a *username* is never taken over: a secret must not end up in answers for that. Raises
         SecretRefused.
         """
-        entries = self._records.of(tenant).entries(SUBJECT)
+        entries = self._records.for_tenant(tenant).entries(SUBJECT)
         while True:
             entry = await entries.get(name)
             if entry is None and await entries.count() >= MAX_SECRETS:
@@ -89,7 +89,7 @@ class SecretStore:
 
     async def bind(self, tenant: str, name: str, hosts: tuple[str, ...]) -> bool:
         """Bind a secret to other hosts durably; return whether it exists. Raises Unreadable."""
-        entries = self._records.of(tenant).entries(SUBJECT)
+        entries = self._records.for_tenant(tenant).entries(SUBJECT)
         while (entry := await entries.get(name)) is not None:
             secret = msgspec.structs.replace(self._opened(tenant, entry), hosts=hosts)
             sealed = self._sealed(tenant, name, secret)
@@ -101,19 +101,19 @@ class SecretStore:
 
     async def delete(self, tenant: str, name: str) -> bool:
         """Delete a secret durably; return whether it existed."""
-        existed = await self._records.of(tenant).entries(SUBJECT).delete(name)
+        existed = await self._records.for_tenant(tenant).entries(SUBJECT).delete(name)
         if existed:
             await self._count_change()
         return existed
 
     async def get(self, tenant: str, name: str) -> BoundSecret | None:
         """Return the current value of the secret; raise Unreadable."""
-        entry = await self._records.of(tenant).entries(SUBJECT).get(name)
+        entry = await self._records.for_tenant(tenant).entries(SUBJECT).get(name)
         return None if entry is None else self._opened(tenant, entry)
 
     async def all(self, tenant: str) -> Mapping[str, str]:
         """Return every readable value that must be redacted, by name."""
-        return self.opened(tenant, await self._records.of(tenant).entries(SUBJECT).all())
+        return self.opened(tenant, await self._records.for_tenant(tenant).entries(SUBJECT).all())
 
     async def sealed(self, tenants: Collection[str]) -> Mapping[str, Sequence[Entry]]:
         """Return the entries of these tenants, for `opened`; those that have none are left out."""
@@ -134,12 +134,12 @@ class SecretStore:
 
     async def rows(self, tenant: str) -> list[SecretDescription]:
         """Return the secrets that the operator set, by name."""
-        entries = await self._records.of(tenant).entries(SUBJECT).all()
+        entries = await self._records.for_tenant(tenant).entries(SUBJECT).all()
         return [*self._rows(tenant, entries)]
 
     async def names(self, tenant: str) -> list[str]:
         """Return the names of the secrets that the operator set."""
-        entries = await self._records.of(tenant).entries(SUBJECT).all()
+        entries = await self._records.for_tenant(tenant).entries(SUBJECT).all()
         return [entry.key for entry in entries if NAME.fullmatch(entry.key)]
 
     async def reseal(self) -> ResealResult:
@@ -149,7 +149,7 @@ class SecretStore:
         for tenant in await self._records.tenants(SUBJECT):
             if tenant == NO_TENANT:
                 continue
-            for entry in await self._records.of(tenant).entries(SUBJECT).all():
+            for entry in await self._records.for_tenant(tenant).entries(SUBJECT).all():
                 try:
                     anew = await self._resealed(tenant, entry.key)
                 except SecretUnreadable as failure:
@@ -159,7 +159,7 @@ class SecretStore:
         return ResealResult(sealed, current, tuple(unreadable))
 
     async def _resealed(self, tenant: str, name: str) -> bool:
-        entries = self._records.of(tenant).entries(SUBJECT)
+        entries = self._records.for_tenant(tenant).entries(SUBJECT)
         while (entry := await entries.get(name)) is not None:
             secret = self._opened(tenant, entry)
             if _key_id(entry) == self.keyring.current.id:
@@ -171,7 +171,7 @@ class SecretStore:
         return False
 
     async def _count_change(self) -> None:
-        entries = self._records.of(NO_TENANT).entries(SUBJECT)
+        entries = self._records.for_tenant(NO_TENANT).entries(SUBJECT)
         await entries.put(CHANGE_COUNTER, b"", now=self._clock())
 
     def _rows(self, tenant: str, entries: list[Entry]) -> Iterator[SecretDescription]:

@@ -36,7 +36,7 @@ class ChangePoller:
 
     def __init__(self, records: Records, shared_store: SharedStore) -> None:
         self._records = records
-        self._wake_ups = WakeUps(partial(shared_store.of(NO_TENANT).follow, TOPIC))
+        self._wake_ups = WakeUps(partial(shared_store.for_tenant(NO_TENANT).follow, TOPIC))
         self._followers: set[_ChangeFollower] = set()
         self._failing: set[str] = set()
 
@@ -136,4 +136,4 @@ class _ChangeFollower:
 async def notify(shared_store: SharedStore) -> None:
     """Let every process poll; one that misses it finds the change with its next poll."""
     with contextlib.suppress(StoreUnavailable):
-        await shared_store.of(NO_TENANT).publish(TOPIC, b"")
+        await shared_store.for_tenant(NO_TENANT).publish(TOPIC, b"")

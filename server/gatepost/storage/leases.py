@@ -39,7 +39,7 @@ class Leases:
     async def take(self, tenant: str, name: str, ttl_s: float) -> bool:
         """Take or renew a lease; return False if another holder has it. Raises StoreUnavailable."""
         now = self._clock()
-        entries = self._records.of(tenant).entries(SUBJECT)
+        entries = self._records.for_tenant(tenant).entries(SUBJECT)
         entry = await entries.get(name)
         is_leased = entry is not None and (entry.expires_at or 0.0) > now
         if entry is not None and is_leased and entry.value != self._holder:
@@ -51,7 +51,7 @@ class Leases:
 
     async def held_by_others(self, tenant: str) -> set[str]:
         """Return the names that other holders have; raises StoreUnavailable."""
-        now, entries = self._clock(), self._records.of(tenant).entries(SUBJECT)
+        now, entries = self._clock(), self._records.for_tenant(tenant).entries(SUBJECT)
         return {
             entry.key
             for entry in await entries.all()
@@ -60,7 +60,7 @@ class Leases:
 
     async def release(self, tenant: str, name: str) -> None:
         """Give a lease back, if it is still ours."""
-        entries = self._records.of(tenant).entries(SUBJECT)
+        entries = self._records.for_tenant(tenant).entries(SUBJECT)
         with contextlib.suppress(StoreUnavailable):  # the lease expires by itself
             entry = await entries.get(name)
             if entry is not None and entry.value == self._holder:

@@ -74,10 +74,10 @@ class KnownUsage:
         """Return the bytes in use, with those that are being written."""
         return self.base + self.since + self.pending
 
-    async def look(self, records: Records, tenant: str, owner: bytes | None, now: float) -> None:
+    async def refresh(self, records: Records, tenant: str, owner: bytes | None, now: float) -> None:
         """Ask the store; bytes that are written meanwhile count, even if twice."""
         before = self.added
-        usage = await records.of(tenant).usage(owner, now)
+        usage = await records.for_tenant(tenant).usage(owner, now)
         self.base, self.until, self._before = usage.bytes, usage.until, before
         self.looked_at = now
 
@@ -106,7 +106,7 @@ class StorageQuota:
         """Reserve *size* bytes that the block writes; raises QuotaExceeded."""
         quotas = self._quotas(tenant, owner)
         for quota in quotas:
-            await self._look(quota, tenant, size)
+            await self._refresh_if_due(quota, tenant, size)
         # Await nothing from here on; otherwise two calls could be given the same free bytes.
         for quota in quotas:
             if quota.counted.total + size > quota.max_total:
@@ -140,13 +140,13 @@ class StorageQuota:
             quotas.append(AppliedQuota("tenant", self.tenant_bytes, None, counted))
         return quotas
 
-    async def _look(self, quota: "AppliedQuota", tenant: str, size: int) -> None:
+    async def _refresh_if_due(self, quota: "AppliedQuota", tenant: str, size: int) -> None:
         """Ask the store if that is due; of several that want to, one asks for all."""
         if not self._is_due(quota, size):
             return
         async with quota.counted.lock:
             if self._is_due(quota, size):
-                await quota.counted.look(self.records, tenant, quota.owner, self._clock())
+                await quota.counted.refresh(self.records, tenant, quota.owner, self._clock())
 
     def _is_due(self, quota: "AppliedQuota", size: int) -> bool:
         counted = quota.counted

@@ -59,9 +59,9 @@ class TenantRecords(Protocol):
 
 
 class Records(Protocol):
-    """The durable stores; `of` costs nothing and keeps tenants apart."""
+    """The durable stores; `for_tenant` costs nothing and keeps tenants apart."""
 
-    def of(self, tenant: str) -> TenantRecords:
+    def for_tenant(self, tenant: str) -> TenantRecords:
         """Return the stores of one tenant."""
 
     @property

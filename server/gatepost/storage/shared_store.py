@@ -117,7 +117,7 @@ class TenantSharedStore(Protocol):
 class SharedStore(Protocol):
     """The shared store of all tenants."""
 
-    def of(self, tenant: str) -> TenantSharedStore:
+    def for_tenant(self, tenant: str) -> TenantSharedStore:
         """Return the shared store of one tenant."""
 
     async def ping(self) -> None:
@@ -210,7 +210,7 @@ class MemorySharedStore:
         self._clock = clock
         self._tenants: OrderedDict[str, MemoryTenantSharedStore] = OrderedDict()
 
-    def of(self, tenant: str) -> "MemoryTenantSharedStore":
+    def for_tenant(self, tenant: str) -> "MemoryTenantSharedStore":
         """Return the shared store of one tenant."""
         store = self._tenants.get(tenant)
         if store is None:

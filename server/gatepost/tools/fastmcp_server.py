@@ -74,7 +74,7 @@ class FastMcpServer:
         """
         elicitation = AskedByServer(ctx, self._elicited)
 
-        async def tell(message: Any) -> None:
+        async def forward_log(message: Any) -> None:
             if message.level in LEVELS:
                 await ctx.log(message.level, message.data, logger=message.logger)
 
@@ -82,7 +82,9 @@ class FastMcpServer:
         before = self._users.set(self._user(self._caller(ctx)))
         try:
             async with self.connection(
-                progress_handler=ctx.progress, log_handler=tell, elicitation_handler=elicitation
+                progress_handler=ctx.progress,
+                log_handler=forward_log,
+                elicitation_handler=elicitation,
             ) as client:
                 results = await elicitation.unless_refused(work(client))
         except self._refused as error:

@@ -130,9 +130,11 @@ class Redaction:
                 return
             if len(secrets.values) < MANY_SECRETS:
                 fast = secrets.version == self.secrets.known_secrets(None).version
-                self._keep(tenant, secrets, Redactor(secrets.values, fast=fast))
+                self._cache_redactor(tenant, secrets, Redactor(secrets.values, fast=fast))
             else:
-                self._keep(tenant, secrets, await asyncio.to_thread(Redactor, secrets.values))
+                self._cache_redactor(
+                    tenant, secrets, await asyncio.to_thread(Redactor, secrets.values)
+                )
 
     def redactor_for(self, tenant: str | None) -> Redactor:
         """Return the redactor for all secrets known now, including those added during the call."""
@@ -142,14 +144,16 @@ class Redaction:
         redactor = self._redactors.get(secrets.version)
         if redactor is None:
             redactor = Redactor(secrets.values, fast=tenant is None)
-            self._keep(tenant, secrets, redactor)
+            self._cache_redactor(tenant, secrets, redactor)
         return redactor
 
     def clean(self, tenant: str | None, text: str) -> str:
         """Redact a tenant's text, for instance before it is logged."""
         return cleaned_text(text, self.redactor_for(tenant))
 
-    def _keep(self, tenant: str | None, secrets: KnownSecrets, redactor: Redactor) -> None:
+    def _cache_redactor(
+        self, tenant: str | None, secrets: KnownSecrets, redactor: Redactor
+    ) -> None:
         before = self._last.pop(tenant, None)
         if before is not None and before != self.secrets.known_secrets(None).version:
             self._redactors.pop(before, None)

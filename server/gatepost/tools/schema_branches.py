@@ -161,7 +161,7 @@ class _Graph:
         """Return the maximum for a value, by depth; the numbers never decrease."""
         heads = self._reached()
         weights = {head: self._weigh(self._counts_at(head), weight) for head in heads}
-        root = id(self._keep(self.root))
+        root = id(self._add_node(self.root))
         maxima = [weights[root]]
         for _ in range(NESTING):
             next_weights = {
@@ -182,7 +182,7 @@ class _Graph:
 
     def _reached(self) -> list[int]:
         """Return all nodes where the check of some value starts."""
-        unvisited = [id(self._keep(self.root))]
+        unvisited = [id(self._add_node(self.root))]
         visited = dict.fromkeys(unvisited)
         while unvisited:
             for level in self._members(unvisited.pop()):
@@ -192,7 +192,7 @@ class _Graph:
                         unvisited.append(node)
         return list(visited)
 
-    def _keep(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _add_node(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
         self._nodes[id(node)] = node
         return node
 
@@ -261,7 +261,7 @@ class _Graph:
         return levels
 
     def _ids(self, nodes: Iterable[Any]) -> list[int]:
-        return [id(self._keep(node)) for node in nodes if isinstance(node, Mapping)]
+        return [id(self._add_node(node)) for node in nodes if isinstance(node, Mapping)]
 
     def _target(self, reference: str) -> Any:
         """Return the target of a reference; the whole schema if it cannot be resolved."""

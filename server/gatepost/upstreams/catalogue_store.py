@@ -143,7 +143,7 @@ class CatalogueStore:
         )
 
     def _entries(self, tenant: str, subject: str) -> Entries:
-        return self._records.of(tenant).entries(subject)
+        return self._records.for_tenant(tenant).entries(subject)
 
 
 def catalogue_key(server_id: str, principal: tuple[str, ...] | None) -> str:

@@ -22,7 +22,7 @@ class ChangeCounter:
     async def changed(self, tenant: str) -> None:
         """Count a change of a tenant, and wake the replicas."""
         for owner in (tenant, NO_TENANT):
-            entries = self._records.of(owner).entries(SUBJECT)
+            entries = self._records.for_tenant(owner).entries(SUBJECT)
             await entries.put(CHANGE_COUNTER, b"", now=self._clock())
         await notify(self._shared_store)
 

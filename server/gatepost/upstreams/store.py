@@ -325,7 +325,7 @@ class UpstreamStore:
         return any(name in agent.client_ids for agent in self._configured.agents(tenant))
 
     def _entries(self, tenant: str, subject: str) -> Entries:
-        return self._records.of(tenant).entries(subject)
+        return self._records.for_tenant(tenant).entries(subject)
 
 
 def _check_no_program(server: UpstreamServer) -> None:

@@ -55,7 +55,7 @@ class DocumentCache:
         if cached is not None:
             self._bytes -= len(cached.body)
         if reply.status == 304 and cached is not None:
-            self._keep(key, cached)
+            self._cache(key, cached)
             return OutboundReply(200, reply.headers, cached.body, False, reply.url)
         if reply.status == 200 and not reply.truncated:
             names = {"etag": "if-none-match", "last-modified": "if-modified-since"}
@@ -65,10 +65,10 @@ class DocumentCache:
                 if name in reply.headers
             )
             if validators:
-                self._keep(key, CachedDocument(validators, reply.body))
+                self._cache(key, CachedDocument(validators, reply.body))
         return reply
 
-    def _keep(self, key: CacheKey, document: CachedDocument) -> None:
+    def _cache(self, key: CacheKey, document: CachedDocument) -> None:
         if len(document.body) > self._max_bytes:
             return
         self._documents[key] = document

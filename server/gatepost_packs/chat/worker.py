@@ -142,11 +142,11 @@ def messages_of(plugin: Any, asset: Any, request: dict[str, Any]) -> list[dict[s
     if "overflow=" not in request["url"]:
         plugin.overflow_mode = apprise.OverflowMode.SPLIT
 
-    def keep(**message: Any) -> bool:
+    def collect(**message: Any) -> bool:
         messages.append(message)
         return True
 
-    plugin.send = keep
+    plugin.send = collect
     sender = apprise.Apprise(asset=asset)
     sender.add(plugin)
     # As text: the agent writes neither markup nor emoji names.

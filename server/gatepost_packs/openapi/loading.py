@@ -69,7 +69,7 @@ async def openapi_load(  # noqa: PLR0913  # as many as a page has
     document, url = await _document(ctx, spec_url, spec_content)
     home = _home(document, override, url) if auth_header is not None else ""
     await ctx.progress(2, 3, "Keeping it")
-    record = await store.keep(
+    record = await store.store_api(
         ctx,
         store.ApiRecord(
             name=name,

@@ -72,7 +72,7 @@ class ApiStore:
 CACHE = ApiStore()
 
 
-async def keep(ctx: CallContext, record: ApiRecord, data: bytes) -> ApiRecord:
+async def store_api(ctx: CallContext, record: ApiRecord, data: bytes) -> ApiRecord:
     """Store an API, replacing the one of its name; ToolFailure at the tenant's limit."""
     records, documents = ctx.entries(RECORDS), ctx.entries(DOCUMENTS)
     record = msgspec.structs.replace(record, document=secrets.token_hex(16))

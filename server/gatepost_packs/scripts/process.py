@@ -100,7 +100,7 @@ class Host(msgspec.Struct, frozen=True):
 
     call: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
     """Calls a tool; returns {"ok": …} or {"error": …}."""
-    tell: Callable[[float, str], Awaitable[None]]
+    report_progress: Callable[[float, str], Awaitable[None]]
     """Called with the seconds so far, and what the script has done."""
 
 
@@ -200,7 +200,7 @@ class ScriptProcess:
         while True:
             await asyncio.sleep(PROGRESS_S)
             summary = f"{self._calls} calls of tools, {self._printed_bytes} bytes printed"
-            await self._host.tell(loop.time() - began, summary)
+            await self._host.report_progress(loop.time() - began, summary)
 
 
 async def perform(

@@ -263,13 +263,13 @@ async def _run(
             sources.add(outcome.untrusted)
         return _shown_outcome(outcome)
 
-    async def tell(seconds: float, summary: str) -> None:
+    async def report_progress(seconds: float, summary: str) -> None:
         await ctx.progress(seconds, settings.timeout_s, f"{script.file} runs: {summary}")
 
     work = ScriptWork(file=script.file, code=code, function=function, args=args or [])
     try:
         async with queue().admitted(ctx.caller.tenant_id, settings, may_wait=ctx.depth == 0):
-            ran = await perform(work, Host(call, tell), settings)
+            ran = await perform(work, Host(call, report_progress), settings)
     except ScriptFailed as failed:
         if failed.reason == "function":
             raise _missing_function(function, script, code) from None

@@ -79,11 +79,11 @@ class Worker:
         result = starlark.eval_with(options, module, parsed, extended_globals)
         if work["function"] is None:
             return result.value
-        if not self._has(module, work["function"]):
+        if not self._exports(module, work["function"]):
             raise NoFunction
         return module.freeze().call_with(options, work["function"], *work["args"]).value
 
-    def _has(self, module: Any, name: str) -> bool:
+    def _exports(self, module: Any, name: str) -> bool:
         """Return whether a module exports a name for something other than None."""
         try:
             return module[name] is not None

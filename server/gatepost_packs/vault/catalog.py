@@ -65,7 +65,7 @@ class VaultCatalog:
         self._state: IndexState | None = None
         self.space: Workspace = ctx.workspace.folder(settings.folder, VAULT_PREFIX)
 
-    async def ask(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, IndexState]:
+    async def query(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, IndexState]:
         """
         Return the result of *work* on the index, in a thread; the index is up to date when it runs.
         """

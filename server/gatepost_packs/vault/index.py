@@ -162,7 +162,7 @@ class TenantIndex:
         # not be found either.
         self._drop(lambda rows: _forget(rows, before))
         try:
-            self.write(lambda rows: _keep(rows, files))
+            self.write(lambda rows: _store_files(rows, files))
         except IndexFull:
             return False
         return True
@@ -237,7 +237,7 @@ def _make(rows: sqlite3.Connection) -> None:
     rows.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _keep(rows: sqlite3.Connection, files: Sequence[IndexedFile]) -> None:
+def _store_files(rows: sqlite3.Connection, files: Sequence[IndexedFile]) -> None:
     for file in files:
         path, note, changed = file.item.path, file.note, file.item.stamp[-1]
         newer = rows.execute("SELECT id, changed FROM files WHERE path = ?", (path,)).fetchone()

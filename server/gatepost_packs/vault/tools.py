@@ -131,7 +131,7 @@ async def vault_read(
     head = await catalog.space.head(note_path, limit=MAX_NOTE_BYTES)
     item = await catalog.space.stat(note_path)
     note, part = await catalog.space.in_cache(lambda *_: _parsed(note_path, head, heading))
-    (links, (backlinks, has_more)), state = await catalog.ask(
+    (links, (backlinks, has_more)), state = await catalog.query(
         lambda rows: (
             lookup.links_of(rows, note_path, note.links[:SHOWN_LINKS]),
             lookup.backlinks(rows, note_path),
@@ -224,7 +224,7 @@ async def vault_list(
     await catalog.space.entries(folder, limit=1)
     names = folder.removeprefix(VAULT_PREFIX).split("/") if folder != VAULT_PREFIX[:-1] else ()
     parts = [name for name in names if name not in ("", ".")]
-    (notes, total), state = await catalog.ask(
+    (notes, total), state = await catalog.query(
         lambda rows: lookup.listed(rows, parts, tag, limit, offset)
     )
     return VaultListing(
@@ -268,7 +268,7 @@ async def vault_search(
     Search the text, titles, aliases and tags of all notes of the Obsidian vault, best hits first.
     """
     full_text_query = query_of(query)
-    (hits, every), state = await VaultCatalog(ctx).ask(
+    (hits, every), state = await VaultCatalog(ctx).query(
         lambda rows: lookup.searched(rows, full_text_query, tag, limit)
     )
     return Hits(
@@ -292,11 +292,11 @@ async def _find_note(catalog: VaultCatalog, path: str) -> tuple[str, str, list[s
     if exact is not None and "/" in target:
         return exact, heading, []
     target = target.removeprefix(VAULT_PREFIX)
-    matches, _ = await catalog.ask(lambda rows: lookup.named(rows, target))
+    matches, _ = await catalog.query(lambda rows: lookup.named(rows, target))
     if exact is not None:
         matches = [exact, *(match for match in matches if match != exact)]
     if not matches:
-        similar, _ = await catalog.ask(lambda rows: lookup.similar(rows, target))
+        similar, _ = await catalog.query(lambda rows: lookup.similar(rows, target))
         hint = f" Similar names are: {', '.join(similar)}." if similar else ""
         message = f"There is no note {target!r} in the vault.{hint} vault_search finds notes."
         raise ToolFailure("not_found", message, field="path")

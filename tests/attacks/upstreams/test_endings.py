@@ -128,7 +128,7 @@ def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(
     services = deployment.gate.services
 
     deployment.gate.run(services.records.revocations.put(order))
-    deployment.gate.run(services.revocations.look())
+    deployment.gate.run(services.revocations.read_changes())
 
     assert of_alice.closed.wait(WITHIN_S)
     assert parked_calls(deployment) == 1

@@ -74,7 +74,7 @@ async def test_k_10_a_task_whose_nested_call_waits_counts_as_started(
     client.server.lengthy |= {"spend"}
     task_id = (await client.start("spend"))["taskId"]
     await client.when(task_id, lambda task: task.get("statusMessage") == f"{MESSAGE} {PAGE}")
-    record = await client.records.of("acme").tasks.get(task_id)
+    record = await client.records.for_tenant("acme").tasks.get(task_id)
     assert record is not None
     assert b'"unstarted":true' not in record.call
     (await decision_stage.only()).decide("approved")

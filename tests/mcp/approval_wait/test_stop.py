@@ -155,7 +155,7 @@ async def test_a7_a_decision_during_a_stop_counts(
 
 async def wait_until_released(client: EndpointTaskClient, task_id: str) -> None:
     """Return once no process has the task."""
-    tasks = client.records.of("acme").tasks
+    tasks = client.records.for_tenant("acme").tasks
     async with asyncio.timeout(WITHIN_S):
         while (record := await tasks.get(task_id)) is None or record.runner:
             await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.01)

@@ -211,7 +211,7 @@ async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
     for _ in range(5):
         for replica in (server.first, server.second):
             replica.clock.now += state["ttlMs"] / 1000 * 0.8
-        record = await server.first.records.of("acme").tasks.get(task_id)
+        record = await server.first.records.for_tenant("acme").tasks.get(task_id)
         assert record is not None
         before = record.expires_at
         await wait_for_record(server, task_id, lambda now, before=before: now.expires_at > before)
@@ -227,7 +227,7 @@ async def wait_for_record(
     async with asyncio.timeout(20):
         record = None
         while record is None or not condition(record):
-            record = await server.first.records.of("acme").tasks.get(task_id)
+            record = await server.first.records.for_tenant("acme").tasks.get(task_id)
             await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.01)
 
 

@@ -68,7 +68,7 @@ async def test_de_10_only_the_client_that_was_asked_answers(replicas: EndpointPa
     assert await replicas.answer(replicas.two, request["id"], result=wrong) == 404
     replicas.become(a_caller())
 
-    notes = vars(replicas.one.shared_store.of("acme"))["_notes"]
+    notes = vars(replicas.one.shared_store.for_tenant("acme"))["_notes"]
     assert [name for name in notes if "/answer/" in name] == []
     await replicas.answer(replicas.two, request["id"], result=ACCEPTED_FORM)
     assert await session_result_text(live) == (False, "accept Ann")
@@ -87,7 +87,7 @@ async def test_de_10_an_answer_arrives_although_its_notification_is_lost(
     async def lose_message(topic: str, message: bytes) -> None:
         return
 
-    monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", lose_message)
+    monkeypatch.setattr(replicas.one.shared_store.for_tenant("acme"), "publish", lose_message)
     await replicas.answer(replicas.two, request["id"], result=ACCEPTED_FORM)
 
     assert await session_result_text(live) == (False, "accept Ann")

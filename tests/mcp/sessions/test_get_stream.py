@@ -63,8 +63,8 @@ async def subscribe(replicas: EndpointPair, *uris: str) -> None:
     session = replicas.one.endpoint._handshake._sessions.find(replicas.session.encode(), a_caller())
     assert session is not None
     sessions, shared_store = (
-        replicas.one.records.of("acme").sessions,
-        replicas.one.shared_store.of("acme"),
+        replicas.one.records.for_tenant("acme").sessions,
+        replicas.one.shared_store.for_tenant("acme"),
     )
     await revise(
         sessions, shared_store, session, lambda r: msgspec.structs.replace(r, subscriptions=uris)
@@ -115,7 +115,7 @@ async def test_s_11_only_the_newest_stream_of_a_session_gets_messages(
         async def lose_message(topic: str, message: bytes) -> None:
             return
 
-        monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", lose_message)
+        monkeypatch.setattr(replicas.one.shared_store.for_tenant("acme"), "publish", lose_message)
     newer = await replicas.get(replicas.two).opened()
     await run_ready_tasks()
     if lost:
@@ -285,7 +285,7 @@ async def test_s_21_a_failing_shared_store_leaves_no_stream_or_subscription(
     async def fails(*_: object) -> None:
         raise StoreUnavailable
 
-    monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", fails)
+    monkeypatch.setattr(replicas.one.shared_store.for_tenant("acme"), "publish", fails)
     live = replicas.get(replicas.one)
     await live.over()
     await run_ready_tasks()
@@ -294,4 +294,4 @@ async def test_s_21_a_failing_shared_store_leaves_no_stream_or_subscription(
     assert len(replicas.one.streams) == 0
     assert replicas.one.pubsub.tenants == ()
     await replicas.forget_sessions()
-    assert vars(replicas.one.shared_store.of("acme"))["_followers"] == {}
+    assert vars(replicas.one.shared_store.for_tenant("acme"))["_followers"] == {}

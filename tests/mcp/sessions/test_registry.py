@@ -34,7 +34,7 @@ class RegistryPair:
         self.records, self.shared_store = MemoryRecords(), MemorySharedStore()
         self.here = SessionRegistry(self.records, self.shared_store, clock=self.clock)
         self.there = SessionRegistry(self.records, self.shared_store, clock=self.clock)
-        self.sessions = self.records.of("acme").sessions
+        self.sessions = self.records.for_tenant("acme").sessions
         self.reads = 0
         self.gate: asyncio.Event | None = None
         get = self.sessions.get
@@ -55,7 +55,7 @@ class RegistryPair:
 
     async def change(self, session: McpSession, tell: bool = True, **changes: Any) -> None:
         """Change the record as a third process."""
-        shared_store = self.shared_store.of("acme")
+        shared_store = self.shared_store.for_tenant("acme")
         room = MessageChannel(
             session, SessionRecord(), sessions=self.sessions, shared_store=shared_store
         )
@@ -143,7 +143,7 @@ async def test_without_a_shared_store_every_request_reads(
     async def fails(*_: object) -> None:
         raise StoreUnavailable
 
-    monkeypatch.setattr(two_registries.shared_store.of("acme"), "follow", fails)
+    monkeypatch.setattr(two_registries.shared_store.for_tenant("acme"), "follow", fails)
     session = a_session()
     await two_registries.level(two_registries.here, session)
     await two_registries.change(session, tell=False, log_level="error")
@@ -171,7 +171,7 @@ async def test_the_number_of_remembered_sessions_is_bounded(
     await asyncio.sleep(0)
 
     assert len(two_registries.here) == 10
-    followers = vars(two_registries.shared_store.of("acme"))["_followers"]
+    followers = vars(two_registries.shared_store.for_tenant("acme"))["_followers"]
     assert len(followers) == 10
     two_registries.here.close()
     assert followers == {}
@@ -181,7 +181,7 @@ async def test_two_concurrent_first_requests_keep_one_subscription(
     two_registries: RegistryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second follow of the topic is closed again."""
-    shared_store = two_registries.shared_store.of("acme")
+    shared_store = two_registries.shared_store.for_tenant("acme")
     follow = shared_store.follow
 
     async def slowly(topic: str, deliver: Any) -> Any:

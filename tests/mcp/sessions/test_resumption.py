@@ -120,7 +120,7 @@ async def test_s_04_an_answer_without_earlier_messages_is_plain_json(
     await live.over()
 
     assert live.headers["content-type"] == "application/json"
-    assert vars(replicas.one.shared_store.of("acme"))["_logs"] == {}
+    assert vars(replicas.one.shared_store.for_tenant("acme"))["_logs"] == {}
 
 
 @pytest.mark.requirement("S-12", "S-08", "S-10")
@@ -300,7 +300,7 @@ async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
     """Beats keep the event log and the connection; the client sees comments at most."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
-    event_logs = vars(replicas.one.shared_store.of("acme"))["_logs"]
+    event_logs = vars(replicas.one.shared_store.for_tenant("acme"))["_logs"]
     (event_log,) = event_logs.values()
     before, taken = event_log.until, live.taken
     for _ in range(resumable.MARK_EVERY):
@@ -328,7 +328,7 @@ async def test_s_12_a_resumed_stream_ends_if_its_event_log_disappears(
     seen, _ = await live.event()
     again = await replicas.resume(replicas.two, seen).opened()
     assert await live.block() is None
-    vars(replicas.one.shared_store.of("acme"))["_logs"].clear()
+    vars(replicas.one.shared_store.for_tenant("acme"))["_logs"].clear()
     for _ in range(replicas.two.streams.steps):
         replicas.two.streams.look()
 
@@ -344,7 +344,7 @@ async def test_s_05_a_slow_reader_slows_its_tool_down(replicas: EndpointPair) ->
     live = replicas.call(replicas.one, "chatter", slow=True, reports=100, size=1)
     await live.opened()
     done, _ = await asyncio.wait({live.task}, timeout=0.1)
-    (event_log,) = vars(replicas.one.shared_store.of("acme"))["_logs"].values()
+    (event_log,) = vars(replicas.one.shared_store.for_tenant("acme"))["_logs"].values()
 
     assert not done
     assert (live.taken, event_log.last) == (0, 1)
@@ -362,7 +362,7 @@ async def test_s_12_with_a_failing_shared_store_events_have_no_ids(
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable
 
-    monkeypatch.setattr(replicas.one.shared_store.of("acme"), "append", fails)
+    monkeypatch.setattr(replicas.one.shared_store.for_tenant("acme"), "append", fails)
     live = replicas.call(replicas.one, "walk", steps=[])
 
     assert (await live.event())[0] == ""

@@ -254,7 +254,7 @@ async def test_l_04_only_capabilities_of_the_negotiated_revision_count(
 
 async def test_concurrent_changes_of_a_session_are_all_kept() -> None:
     """Two processes that write one record keep each other's changes; an ended session stays so."""
-    store, shared_store = MemorySessions(), MemorySharedStore().of("acme")
+    store, shared_store = MemorySessions(), MemorySharedStore().for_tenant("acme")
     session, _ = McpSessions(KeyRing.ephemeral()).start(
         b'{"protocolVersion":"2025-11-25"}', a_caller()
     )
@@ -285,7 +285,7 @@ async def test_a_store_outage_is_not_reported_as_a_lost_session(
     async def fails(key: bytes) -> SessionRecord:
         raise StoreUnavailable
 
-    monkeypatch.setattr(replicas.one.records.of("acme").sessions, "get", fails)
+    monkeypatch.setattr(replicas.one.records.for_tenant("acme").sessions, "get", fails)
 
     answer = await replicas.one.within(replicas.session, message("ping"))
 

@@ -90,7 +90,7 @@ async def test_k_19_a_task_that_still_runs_at_its_expiry_is_stopped(
     """The task fails, and its id is unknown from then on."""
     task = await client.start("wait")
     client.clock.now += task["ttlMs"] / 1000 + 1
-    store = client.records.of("acme").tasks
+    store = client.records.for_tenant("acme").tasks
     async with asyncio.timeout(20):
         while (record := await store.get(task["taskId"])) and record.status == "working":
             await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.02)

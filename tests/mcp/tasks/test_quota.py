@@ -34,7 +34,7 @@ async def client() -> AsyncIterator[EndpointTaskClient]:
 
 async def stored_bytes(client: EndpointTaskClient) -> int:
     owner = a_caller().principal_digest
-    return (await client.records.of("acme").usage(owner, client.clock.now)).bytes
+    return (await client.records.for_tenant("acme").usage(owner, client.clock.now)).bytes
 
 
 def refusal(body: Any) -> tuple[int, str, bool]:

@@ -103,7 +103,7 @@ class SharedTaskReplicas:
 
     async def keep(self, task_id: str, **changes: Any) -> None:
         """Change a record without a notification."""
-        tasks = self.records.of("acme").tasks
+        tasks = self.records.for_tenant("acme").tasks
         record = await tasks.get(task_id)
         assert record is not None
         assert await tasks.replace(msgspec.structs.replace(record, **changes))
@@ -199,7 +199,7 @@ async def test_a_second_run_records_the_address_of_the_original_caller(
     replicas.first.scope = {"client": ("203.0.113.9", 0)}
     task = await replicas.first.start("look_up")
     await next_run()
-    record = await replicas.records.of("acme").tasks.get(task["taskId"])
+    record = await replicas.records.for_tenant("acme").tasks.get(task["taskId"])
     replicas.crash()
     await replicas.second.task_runner.sweep()
     (await next_run()).set()
@@ -230,7 +230,7 @@ async def test_a_renewed_lease_keeps_other_replicas_away(replicas: SharedTaskRep
     go_on = await next_run()
     for _ in range(5):
         replicas.time_passes(TASK_LIMITS.lease_s * 0.8)
-        before = await replicas.records.of("acme").tasks.get(task["taskId"])
+        before = await replicas.records.for_tenant("acme").tasks.get(task["taskId"])
         assert before is not None
         moved = asyncio.get_running_loop().create_future()
         await asyncio.wait({moved}, timeout=TASK_LIMITS.lease_s / 5)
@@ -291,7 +291,7 @@ async def test_a_task_that_no_process_can_run_ends(
     replicas.crash()
     await replicas.keep(task["taskId"], **changes)
     await replicas.second.task_runner.sweep()
-    record = await replicas.records.of("acme").tasks.get(task["taskId"])
+    record = await replicas.records.for_tenant("acme").tasks.get(task["taskId"])
 
     assert record is not None
     assert (record.status, Runs.begun.empty()) == (status, True)
@@ -305,7 +305,7 @@ async def test_a_suspended_tenants_tasks_are_not_run_again(replicas: SharedTaskR
     replicas.crash()
     replicas.second.task_runner.is_out = lambda caller: caller.tenant_id == "acme"
     await replicas.second.task_runner.sweep()
-    record = await replicas.records.of("acme").tasks.get(task["taskId"])
+    record = await replicas.records.for_tenant("acme").tasks.get(task["taskId"])
 
     assert record is not None
     assert (record.status, record.status_message) == ("failed", "The caller's access was revoked.")

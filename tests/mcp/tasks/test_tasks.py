@@ -381,7 +381,7 @@ async def test_h_04_the_header_names_the_task(
 async def test_k_07_a_disconnect_before_the_answer_cancels_the_stored_task() -> None:
     """The client will never learn the id."""
     client = EndpointTaskClient(TOOLS)
-    tasks = client.records.of("acme").tasks
+    tasks = client.records.for_tenant("acme").tasks
     create, created = tasks.create, asyncio.Event()
 
     async def slowly(record: TaskRecord) -> None:

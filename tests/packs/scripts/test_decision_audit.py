@@ -62,7 +62,7 @@ async def unsent_messages(folder: Path) -> list[Any]:
     async with aclosing(records):
         messages = await records.lease_messages(time.time() + 1, time.time() + 9, "test", 9)
         for tenant, message in messages:
-            assert await records.of(tenant).outbox.remove(message)
+            assert await records.for_tenant(tenant).outbox.remove(message)
     return [json.loads(message.body) for _, message in messages]
 
 

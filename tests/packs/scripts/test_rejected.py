@@ -160,7 +160,9 @@ class ScriptServer(PackServer):
         """Do something with a tenant's approvals, as an administrator does."""
 
         async def work() -> T:
-            return await do(ScriptApprovals(self.services.records.of(tenant).entries(SUBJECT)))
+            return await do(
+                ScriptApprovals(self.services.records.for_tenant(tenant).entries(SUBJECT))
+            )
 
         # In the server's own loop: SQLite loses its locks when one process opens a file twice.
         return self.run(work())

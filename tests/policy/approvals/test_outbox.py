@@ -99,7 +99,7 @@ async def test_a_message_is_retried_at_fixed_times(
 ) -> None:
     """The times do not depend on the replica, and a restart does not change them."""
     outbox = OutboxSenders(records, *answers)
-    await records.of(ACME).outbox.add(outbox_message())
+    await records.for_tenant(ACME).outbox.add(outbox_message())
     tried: list[float] = []
     with capture_logs() as logs:
         for second in range(200):
@@ -118,7 +118,7 @@ async def test_a_message_is_retried_at_fixed_times(
 async def test_another_process_sends_a_message_after_the_lease(records: Records) -> None:
     """The receiver recognizes a repeated message by its id."""
     outbox = OutboxSenders(records)
-    await records.of(ACME).outbox.add(outbox_message())
+    await records.for_tenant(ACME).outbox.add(outbox_message())
     outbox.receiver.gate.clear()
     first, second = outbox.replica(finish_s=0.0), outbox.replica()
     async with first.running():
@@ -138,7 +138,7 @@ async def test_another_process_sends_a_message_after_the_lease(records: Records)
 async def test_a_message_that_crashes_every_sender_is_given_up() -> None:
     """An attempt counts when it begins, so a message that ends the process is given up."""
     outbox = OutboxSenders(MemoryRecords())
-    await outbox.records.of(ACME).outbox.add(outbox_message())
+    await outbox.records.for_tenant(ACME).outbox.add(outbox_message())
     for number in range(5):
         at = outbox.clock.now
         [(_, taken)] = await outbox.records.lease_messages(at, at + LEASE_S, "gone", 1)
@@ -158,7 +158,7 @@ async def test_replicas_share_the_work(records: Records) -> None:
     outbox = OutboxSenders(records)
     ids = [f"m{number:02}" for number in range(50)]
     for id_ in ids:
-        await records.of(ACME).outbox.add(outbox_message(id=id_, ordering_key=id_))
+        await records.for_tenant(ACME).outbox.add(outbox_message(id=id_, ordering_key=id_))
     replicas = [outbox.replica(), outbox.replica()]
     async with asyncio.timeout(60):
         while await outbox.left():
@@ -172,7 +172,7 @@ async def test_a_decision_is_sent_after_its_request(records: Records) -> None:
     """This holds if the request is retried; messages about others do not wait."""
     outbox = OutboxSenders(records, 500)
     replica = outbox.replica()
-    messages = records.of(ACME).outbox
+    messages = records.for_tenant(ACME).outbox
     await messages.add(outbox_message(id="asked"))
     await send_due_messages(replica)
     await messages.add(outbox_message(id="decided", sequence=1))
@@ -227,7 +227,7 @@ async def test_a_decision_about_a_script_is_sent() -> None:
     sender = outbox.replica()
     replica = deployment.replica(sender)
     approvals = ScriptApprovals(
-        deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
+        deployment.records.for_tenant(ACME).entries(SUBJECT), clock=deployment.clock
     )
     await approvals.request([SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
     [waits] = await replica.service.waiting(ACME)
@@ -248,7 +248,7 @@ async def test_decisions_about_a_script_are_sent_in_order(records: Records) -> N
     senders = [outbox.replica() for _ in "12"]
     replicas = [deployment.replica(sender) for sender in senders]
     services = [replica.service for replica in replicas]
-    approvals = ScriptApprovals(records.of(ACME).entries(SUBJECT), clock=deployment.clock)
+    approvals = ScriptApprovals(records.for_tenant(ACME).entries(SUBJECT), clock=deployment.clock)
 
     async def submitted() -> str:
         await approvals.request([SCRIPT], caller=a_caller(subject="alice"), max_waiting=9)
@@ -303,7 +303,7 @@ async def outage_result(
 ) -> tuple[Sequence[Any], list[str]]:
     """Return what is logged while more than *times* polls fail, and what is sent afterwards."""
     outbox = OutboxSenders(cut)
-    await cut.of(ACME).outbox.add(outbox_message())
+    await cut.for_tenant(ACME).outbox.add(outbox_message())
 
     async def tried() -> bool:
         return cut.asked > times
@@ -347,7 +347,7 @@ async def test_a_message_that_cannot_be_sent_is_logged_and_given_up() -> None:
     """An unexpected error while sending delays no other message, and the retries end."""
     outbox = OutboxSenders(MemoryRecords())
     outbox.receiver.answers = [RuntimeError("secret-4711")] * 5
-    await outbox.records.of(ACME).outbox.add(outbox_message())
+    await outbox.records.for_tenant(ACME).outbox.add(outbox_message())
     replica = outbox.replica()
     with capture_logs() as logs:
         for _ in range(6):
@@ -367,7 +367,7 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
     outbox.receiver.gate.clear()
     replica = outbox.replica(finish_s=0.01)
     async with asyncio.timeout(10), replica.running():
-        await outbox.records.of(ACME).outbox.add(outbox_message())
+        await outbox.records.for_tenant(ACME).outbox.add(outbox_message())
         await replica(change("requested"))
         await run_until(outbox.receiver.hears)
 
@@ -385,7 +385,7 @@ async def test_the_oldest_unsent_messages_beyond_the_limit_are_dropped(
         message = outbox_message(
             id=f"m{number}", ordering_key=f"a{number}", created_at=float(number)
         )
-        await outbox.records.of(ACME).outbox.add(message)
+        await outbox.records.for_tenant(ACME).outbox.add(message)
         await replica(change("requested"))
 
     with capture_logs() as logs:

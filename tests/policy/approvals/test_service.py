@@ -292,7 +292,7 @@ async def test_an_edit_neither_shows_nor_changes_a_secret() -> None:
 
     arguments = json.loads(request.arguments)
     assert arguments["password"] == "[REDACTED:PASSWORD]"
-    record = await deployment.records.of(ACME).approvals.get(request.id)
+    record = await deployment.records.for_tenant(ACME).approvals.get(request.id)
     assert record is not None
     assert b"hunter2" not in msgspec.msgpack.encode(record)
 
@@ -323,7 +323,7 @@ async def test_the_arguments_are_deleted_when_the_request_ends() -> None:
     await service.expire_due()
 
     for request_id in ids:
-        record = await deployment.records.of(ACME).approvals.get(request_id)
+        record = await deployment.records.for_tenant(ACME).approvals.get(request_id)
         assert record is not None
         assert record.sealed is None
     assert sorted(request.state for request in await service.history(ACME)) == [

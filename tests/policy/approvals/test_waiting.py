@@ -14,7 +14,7 @@ async def test_waiting_requests_are_listed_by_pages() -> None:
     for number in range(7):
         await deployment.replica().asked(what=f"{number}")
         if number == 3:
-            scripts = ScriptApprovals(deployment.records.of(ACME).entries(SUBJECT))
+            scripts = ScriptApprovals(deployment.records.for_tenant(ACME).entries(SUBJECT))
             await scripts.request(
                 [Script("s.sh", b"1", "workspace")], caller=a_caller(subject="erin"), max_waiting=9
             )

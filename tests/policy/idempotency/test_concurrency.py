@@ -234,7 +234,7 @@ async def test_a_lease_is_renewed_while_the_tool_runs(monkeypatch: pytest.Monkey
     replica, other = deployment.replica(), deployment.replica()
     first = begin_call(replica)
     await deployment.entered.wait()
-    idempotency = deployment.records.of("acme").idempotency
+    idempotency = deployment.records.for_tenant("acme").idempotency
     (key,) = idempotency.records  # type: ignore[attr-defined]
     for _ in range(3):
         deployment.clock.now += execution.LEASE_S - 1

@@ -126,8 +126,8 @@ class FailingRecords(MemoryRecords):
         self._switch = switch
         super().__init__()
 
-    def of(self, tenant: str) -> Any:
-        store = super().of(tenant)
+    def for_tenant(self, tenant: str) -> Any:
+        store = super().for_tenant(tenant)
         if not isinstance(store.idempotency, SwitchedStore):
             store.idempotency = SwitchedStore(store.idempotency, self._switch)  # type: ignore[assignment]
         return store
@@ -157,8 +157,8 @@ class FailingSharedStore(MemorySharedStore):
         super().__init__()
         self._switch = switch
 
-    def of(self, tenant: str) -> Any:
-        inner, switch = super().of(tenant), self._switch
+    def for_tenant(self, tenant: str) -> Any:
+        inner, switch = super().for_tenant(tenant), self._switch
 
         class Tenant:
             async def publish(self, topic: str, message: bytes) -> None:

@@ -56,7 +56,7 @@ def text(size: int) -> Outcome:
 async def stored_bytes(deployment: IdempotencyDeployment, subject: str = "alice") -> int:
     """Return the bytes that the store holds for a caller."""
     owner = a_caller(subject=subject).principal_digest
-    return (await deployment.records.of("acme").usage(owner, deployment.clock.now)).bytes
+    return (await deployment.records.for_tenant("acme").usage(owner, deployment.clock.now)).bytes
 
 
 async def test_the_stored_bytes_of_one_caller_are_bounded(records: Records) -> None:
@@ -99,7 +99,7 @@ async def test_a_tenants_callers_share_its_quota(records: Records) -> None:
     assert {failure.limit for failure in refused} == {"tenant"}
     assert "limits.tenant.stored_bytes" in refused[0].message
     assert (
-        await deployment.records.of("acme").usage(None, deployment.clock.now)
+        await deployment.records.for_tenant("acme").usage(None, deployment.clock.now)
     ).bytes <= MAX_BYTES // 4
     assert (await replica.call(tenant_id="globex")).failure is None
 
@@ -149,7 +149,7 @@ async def test_the_quota_is_read_once_for_each_share(monkeypatch: pytest.MonkeyP
     of_tenant = SimpleNamespace(stored_bytes=0)
     quota.apply(SimpleNamespace(stored_bytes=MAX_BYTES, tenant=of_tenant))
     lookup_count = 0
-    acme = deployment.records.of("acme")
+    acme = deployment.records.for_tenant("acme")
     usage = acme.usage
 
     async def counted(owner: bytes | None, now: float) -> object:

@@ -141,7 +141,7 @@ async def test_existing_counters_use_the_limits_of_a_reload() -> None:
 async def test_no_limit_can_occur_twice_in_one_request() -> None:
     """A refused request would otherwise keep what it took from the first occurrence."""
     once, twice = Spending("a", 1, 5), [Spending("a", 1, 5), Spending("a", 1, 5)]
-    counter, shared_store = ConcurrencyCounter(1), MemorySharedStore().of("acme")
+    counter, shared_store = ConcurrencyCounter(1), MemorySharedStore().for_tenant("acme")
     with pytest.raises(ValueError, match="occurs twice"):
         LocalLimits((), (counter, counter))
     with pytest.raises(ValueError, match="occurs twice"):

@@ -44,7 +44,7 @@ def record(replicas: Server, revocation: RevocationRecord) -> Iterator[None]:
         yield
     finally:
         replicas.run(services.records.revocations.delete(revocation.tenant, revocation.id))
-        replicas.run(services.revocations.look())
+        replicas.run(services.revocations.read_changes())
 
 
 def unfinished_request(

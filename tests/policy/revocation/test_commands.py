@@ -98,7 +98,7 @@ def test_tenants_are_listed_with_their_state(shell: CommandFolder) -> None:
 async def test_a_tenant_with_only_stored_data_is_listed(shell: CommandFolder) -> None:
     """No setting names the tenant; only its stored data shows that it exists."""
     records = await shell.records()
-    await records.of("newcomer").tasks.create(task())
+    await records.for_tenant("newcomer").tasks.create(task())
     await records.aclose()
 
     assert shell.tenants()["newcomer"]["known_by"] == "use"

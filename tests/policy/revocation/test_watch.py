@@ -86,7 +86,7 @@ async def test_before_the_first_read_no_caller_passes(process: WatchingProcess) 
         process.revocations.admit(BOB)
     assert not process.revocations.is_ready
 
-    await process.revocations.look()
+    await process.revocations.read_changes()
     process.revocations.admit(BOB)
     assert process.revocations.is_ready
 
@@ -94,18 +94,18 @@ async def test_before_the_first_read_no_caller_passes(process: WatchingProcess) 
 async def test_a_poll_reads_one_number(process: WatchingProcess) -> None:
     """The revocations themselves are read when that number changes, and also now and then."""
     for _ in range(5):
-        await process.revocations.look()
+        await process.revocations.read_changes()
     assert process.records.asked == {"changes": 5, "all": 1}
 
     await process.records.revocations.put(REVOCATION)
-    await process.revocations.look()
+    await process.revocations.read_changes()
     assert process.records.asked == {"changes": 6, "all": 2}
     assert process.told == 1
     with pytest.raises(RevokedToken):
         process.revocations.admit(BOB)
 
     process.now += READ_WITHIN_S
-    await process.revocations.look()
+    await process.revocations.read_changes()
     assert process.records.asked == {"changes": 7, "all": 3}
     assert process.told == 1
 
@@ -118,15 +118,15 @@ async def test_a_new_revocation_is_passed_on_once(process: WatchingProcess) -> N
     old = msgspec.structs.replace(REVOCATION, id="old", created_at=NOW - 7 * 86_400)
     for record in (old, REVOCATION):
         await process.records.revocations.put(record)
-    await process.revocations.look()
-    await process.revocations.look()
+    await process.revocations.read_changes()
+    await process.revocations.read_changes()
     assert process.new == (REVOCATION,)
 
     later = suspension("acme", now=NOW + 1, by="root")
     await process.records.revocations.put(later)
-    await process.revocations.look()
+    await process.revocations.read_changes()
     await process.records.revocations.delete(REVOCATION.tenant, REVOCATION.id)
-    await process.revocations.look()
+    await process.revocations.read_changes()
     assert process.new == (REVOCATION, later)
     assert process.told == 3
 
@@ -135,10 +135,10 @@ async def test_a_hold_applies_to_one_caller_and_ends(process: WatchingProcess) -
     """A machine that goes by a person's id is not that person; no token is refused for it."""
     machine = msgspec.structs.replace(BOB, subject_kind="client")
     record = hold(machine, now=NOW, for_s=600, by="approvals", reason="")
-    await process.revocations.look()
+    await process.revocations.read_changes()
     notified_changes = process.told
     await process.records.revocations.put(record)
-    await process.revocations.look()
+    await process.revocations.read_changes()
 
     assert (process.revocations.held_s(machine), process.revocations.held_s(BOB)) == (600, 0)
     assert process.revocations.holds("acme") == [record]
@@ -152,11 +152,11 @@ async def test_a_hold_applies_to_one_caller_and_ends(process: WatchingProcess) -
 async def test_the_last_revocations_count_during_an_outage(process: WatchingProcess) -> None:
     """This holds however long the outage lasts."""
     await process.records.revocations.put(REVOCATION)
-    await process.revocations.look()
+    await process.revocations.read_changes()
     process.records.is_out = True
     process.now += 3600
     with pytest.raises(StoreUnavailable):
-        await process.revocations.look()
+        await process.revocations.read_changes()
 
     assert process.revocations.is_revoked(BOB)
     assert process.revocations.is_ready
@@ -168,12 +168,12 @@ async def test_the_set_of_suspended_tenants_stays_the_same_object(process: Watch
     process.revocations.configure(["acme"])
     for tenant in ("acme", "globex"):
         await process.records.revocations.put(suspension(tenant, now=NOW, by="root"))
-    await process.revocations.look()
+    await process.revocations.read_changes()
     assert suspended == {"acme", "globex"}
 
     for tenant in ("acme", "globex"):
         await process.records.revocations.delete(tenant, SUSPENDED)
-    await process.revocations.look()
+    await process.revocations.read_changes()
     assert suspended == {"acme"}
     process.revocations.configure([])
     assert suspended == set()
@@ -253,7 +253,7 @@ class OpenedStream:
 async def test_a_stream_that_opens_too_late_ends_at_once(process: WatchingProcess) -> None:
     """The stream opened after the others had ended."""
     await process.records.revocations.put(REVOCATION)
-    await process.revocations.look()
+    await process.revocations.read_changes()
     streams = OpenStreams()
     streams.is_refused = process.revocations.is_refused
     late, other = OpenedStream(BOB), OpenedStream(msgspec.structs.replace(BOB, subject="carol"))

@@ -107,7 +107,7 @@ async def test_waiting_scripts_of_revoked_callers_are_withdrawn(
     here, remote = deployment.replicas
     script = Script("report", b"x = 1", "workspace")
     approvals = ScriptApprovals(
-        deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
+        deployment.records.for_tenant(ACME).entries(SUBJECT), clock=deployment.clock
     )
     await approvals.request([script], caller=caller, max_waiting=9)
     [waits] = await here.service.waiting(ACME)
@@ -208,7 +208,7 @@ async def test_requests_of_an_older_version_are_judged_by_their_age(
         request = await here.asked(caller=fresh, what=what)
         if what == "granted":
             await here.service.approve(ACME, request.id, CAROL, grant=GrantScope(uses=3))
-    tenant = deployment.records.of(ACME)
+    tenant = deployment.records.for_tenant(ACME)
     for approval_id in await tenant.approvals.undecided():
         stored = await tenant.approvals.get(approval_id)
         assert stored is not None
@@ -249,7 +249,7 @@ async def test_a_grant_of_a_revoked_approver_does_not_count(deployment: Revocabl
     assert await here.service.granting.all(ACME) == []
     assert await deployment.shut(record) == 1 + 1  # and the approval, whose call was never made
     assert [change.kind for change in deployment.changes].count("grant_revoked") == 1
-    assert await deployment.records.of(ACME).grants.page("", 9) == []
+    assert await deployment.records.for_tenant(ACME).grants.page("", 9) == []
 
 
 async def test_a_running_call_finishes_after_its_approver_is_revoked(deployment: Revocable) -> None:
@@ -378,14 +378,14 @@ async def test_a_suspension_by_configuration_is_passed_on_like_one_by_command(
     )
     revocations.configure(["acme"])
     assert seen_revocations == []
-    await revocations.look()
+    await revocations.read_changes()
     assert [(revocation.tenant, revocation.suspends) for revocation in seen_revocations] == [
         ("acme", True)
     ]
 
     revocations.configure(["acme", "globex"])
     revocations.configure(["globex"])
-    await revocations.look()
+    await revocations.read_changes()
     assert [revocation.tenant for revocation in seen_revocations] == ["acme", "globex"]
     revocations.configure(["globex", "acme"])
     assert [revocation.tenant for revocation in seen_revocations] == ["acme", "globex", "acme"]

@@ -41,7 +41,7 @@ async def test_an_order_matches_exactly_the_named_callers(
     """This covers requests, approvals, and more grants than are read at once."""
     deployment = Revocable(records=records, rules=RULES)
     here, remote = deployment.replicas
-    tenant = records.of(ACME)
+    tenant = records.for_tenant(ACME)
     for caller in CALLERS:
         for what in ("waiting", "approved", "granted"):
             request = await here.asked(caller=caller, what=what)

@@ -24,7 +24,7 @@ async def submit_script(
     deployment: ApprovalDeployment, script: Script = NEW_SCRIPT, *, by: str = "alice"
 ) -> ScriptApprovals:
     """Submit *script* as the user *by*; return the script approvals of the tenant."""
-    entries = deployment.records.of(ACME).entries(SUBJECT)
+    entries = deployment.records.for_tenant(ACME).entries(SUBJECT)
     approvals = ScriptApprovals(entries, clock=deployment.clock)
     await approvals.request([script], caller=a_caller(subject=by), max_waiting=9)
     return approvals
@@ -178,7 +178,7 @@ async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
     [script] = await service.waiting(ACME)
     await service.reject(ACME, script.id, ADMIN, "")
     deployment.clock.now += 60
-    entries = deployment.records.of(ACME).entries(SUBJECT)
+    entries = deployment.records.for_tenant(ACME).entries(SUBJECT)
 
     assert await approvals.rejected() == []
     assert await service.get(ACME, script.id) is None
@@ -252,7 +252,7 @@ async def test_the_approver_of_a_script_can_be_erased() -> None:
 
     assert await approvals.erase(ADMIN.issuer, ADMIN.subject) == 1
 
-    [entry] = await deployment.records.of(ACME).entries(SUBJECT).all()
+    [entry] = await deployment.records.for_tenant(ACME).entries(SUBJECT).all()
     assert b"Ada" not in entry.value
     assert b"ada" not in entry.value
     assert await approvals.is_approved(NEW_SCRIPT)
@@ -268,7 +268,7 @@ async def test_the_operator_may_allow_any_script(waits: bool) -> None:
     replica = deployment.replica()
     service = replica.service
     approvals = ScriptApprovals(
-        deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
+        deployment.records.for_tenant(ACME).entries(SUBJECT), clock=deployment.clock
     )
     if waits:
         await submit_script(deployment)
@@ -277,7 +277,7 @@ async def test_the_operator_may_allow_any_script(waits: bool) -> None:
     async def are_woken() -> bool:
         return len(woken) == 2
 
-    subscription = await deployment.shared_store.of(ACME).follow(TOPIC, woken.append)
+    subscription = await deployment.shared_store.for_tenant(ACME).follow(TOPIC, woken.append)
     await replica.scripts.allow(ACME, NEW_SCRIPT, Operator("root"))
     is_held = await approvals.is_approved(NEW_SCRIPT)
     was = await replica.scripts.revoke(ACME, NEW_SCRIPT.name, Operator("root"))

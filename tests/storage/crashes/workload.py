@@ -342,7 +342,7 @@ async def _chained(services: Services) -> list[str]:
 
 
 async def _rows(services: Services) -> list[AuditRow]:
-    trail, rows = services.records.of(TENANT).trail, list[AuditRow]()
+    trail, rows = services.records.for_tenant(TENANT).trail, list[AuditRow]()
     for writer in await trail.writers():
         after = 0
         while page := await trail.chain(writer).rows(after, PAGE):

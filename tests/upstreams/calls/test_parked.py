@@ -77,7 +77,7 @@ async def test_a_parked_call_leaves_no_subscription_behind() -> None:
     here, there = (
         UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
     )
-    topics = shared_store.of("acme")._followers
+    topics = shared_store.for_tenant("acme")._followers
 
     first = await call_with_responses(here.client, TOOL)
     of_replica = [*topics]

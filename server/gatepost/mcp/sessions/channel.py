@@ -278,7 +278,10 @@ class SessionRegistry:
 
     async def _enter(self, session_key: SessionKey, session: McpSession) -> RegisteredSession:
         tenant, _ = session_key
-        sessions, shared_store = self._records.of(tenant).sessions, self._shared_store.of(tenant)
+        sessions, shared_store = (
+            self._records.for_tenant(tenant).sessions,
+            self._shared_store.for_tenant(tenant),
+        )
         entry = RegisteredSession(
             MessageChannel(session, SessionRecord(), sessions=sessions, shared_store=shared_store)
         )

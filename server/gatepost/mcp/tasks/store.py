@@ -83,7 +83,7 @@ class TaskStore:
         Raises JsonRpcError if its caller has too many tasks or too little room.
         """
         tasks, owner, max_tasks = (
-            self._records.of(tenant).tasks,
+            self._records.for_tenant(tenant).tasks,
             record.owner,
             self.limits.max_per_caller,
         )
@@ -123,7 +123,7 @@ class TaskStore:
 
     async def get(self, tenant: str, task_id: str) -> TaskRecord | None:
         """Return the task; None if it is unknown or expired."""
-        record = await self._records.of(tenant).tasks.get(task_id)
+        record = await self._records.for_tenant(tenant).tasks.get(task_id)
         return None if record is None or record.expires_at <= self.clock() else record
 
     async def change(
@@ -135,7 +135,7 @@ class TaskStore:
         Return None if the task is gone or has ended. Subscribers are told of the change. *adds*
         are bytes that need room; raises JsonRpcError if there is none.
         """
-        tasks = self._records.of(tenant).tasks
+        tasks = self._records.for_tenant(tenant).tasks
         for _ in range(CONTENDERS):
             record = await tasks.get(task_id)
             if record is None or record.status in TERMINAL:

@@ -125,12 +125,12 @@ class GrantService:
                 )
             ),
         )
-        await self._records.of(request.tenant).grants.add(record)
+        await self._records.for_tenant(request.tenant).grants.add(record)
         await self._notifier.announce("granted", grant, by)
 
     async def all(self, tenant: str) -> list[ApprovalGrant]:
         """Return the valid grants, the oldest first."""
-        grants = map(_grant, await self._records.of(tenant).grants.all(self._clock()))
+        grants = map(_grant, await self._records.for_tenant(tenant).grants.all(self._clock()))
         return [grant for grant in grants if is_valid_grant(grant, self._is_revoked)]
 
     async def use(
@@ -152,7 +152,7 @@ class GrantService:
         caller, now = call.caller, self._clock()
         if need.approvals > 1:
             return None
-        grants = self._records.of(caller.tenant_id).grants
+        grants = self._records.for_tenant(caller.tenant_id).grants
         digest = None
         for record in await grants.caller_grants(tool.name, caller.issuer, caller.subject, now):
             details = _decode(record.details)
@@ -179,7 +179,7 @@ class GrantService:
 
     async def revoke(self, tenant: str, grant_id: str, by: Approver) -> bool:
         """End a grant; return whether it existed. Undecidable if *by* may not do so."""
-        grants = self._records.of(tenant).grants
+        grants = self._records.for_tenant(tenant).grants
         records = [record for record in await grants.all(self._clock()) if record.id == grant_id]
         if not records:
             return False
@@ -193,7 +193,7 @@ class GrantService:
 
     async def withdraw(self, tenant: str) -> int:
         """End the grants of and by revoked people; return their number."""
-        grants, count, after = self._records.of(tenant).grants, 0, ""
+        grants, count, after = self._records.for_tenant(tenant).grants, 0, ""
         while page := await grants.page(after, PAGE):
             for record in page:
                 grant = _grant(record)

@@ -136,7 +136,9 @@ class ApprovalNotifier:
         finally:
             # Waiting calls continue even if a listener failed.
             try:
-                await self._shared_store.of(changed.tenant).publish(TOPIC, changed.id.encode())
+                await self._shared_store.for_tenant(changed.tenant).publish(
+                    TOPIC, changed.id.encode()
+                )
             except StoreUnavailable:
                 log.debug("wake_up_not_sent")
 

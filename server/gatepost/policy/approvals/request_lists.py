@@ -139,7 +139,7 @@ class RequestLists:
             for script in await self._scripts.waiting(tenant)
             if not after or place_of(script) > after
         ]
-        approvals = self.records.of(tenant).approvals
+        approvals = self.records.for_tenant(tenant).approvals
         position, missing = after, max_requests
         while missing:
             records = await approvals.waiting(missing, position)
@@ -160,7 +160,7 @@ class RequestLists:
         self, tenant: str, *, before: ApprovalRequest | None = None, max_requests: int = PAGE
     ) -> list[ApprovalRequest]:
         """Return calls and scripts that no longer wait, the last changed first, page by page."""
-        approvals, position = self.records.of(tenant).approvals, None
+        approvals, position = self.records.for_tenant(tenant).approvals, None
         if before is not None and before.kind == "script":
             position = (before.decided_at or before.created_at, before.id)
         elif before is not None:

@@ -189,7 +189,7 @@ class RequestStore:
         """Return the `use` of an approval whose call has begun; None if it has not."""
         if request.state != "approved":
             return None
-        run = await self._records.of(request.tenant).idempotency.get(key_of_use(request.id))
+        run = await self._records.for_tenant(request.tenant).idempotency.get(key_of_use(request.id))
         if run is None or run.outcome is not None:
             return None if run is None else ""
         return "running" if run.leased_until > self.clock() else "unknown"
@@ -237,7 +237,7 @@ class RequestStore:
             approval = approval_of(record)
 
     def _of(self, tenant: str) -> ApprovalStore:
-        return self._records.of(tenant).approvals
+        return self._records.for_tenant(tenant).approvals
 
     async def _used(self, approval: StoredApproval, progress: Use) -> StoredApproval | None:
         now, request = self.clock(), approval.request

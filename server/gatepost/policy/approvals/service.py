@@ -167,7 +167,7 @@ class ApprovalService(RequestLists):
     async def withdraw(self, tenant: str) -> int:
         """End requests, unused approvals and grants of revoked people; return their number."""
         withdrawn = await self.granting.withdraw(tenant) + await self._scripts.withdraw(tenant)
-        for approval_id in await self.records.of(tenant).approvals.undecided():
+        for approval_id in await self.records.for_tenant(tenant).approvals.undecided():
             approval = await self.requests.get(tenant, approval_id)
             withdrawn += approval is not None and approval.request.state == "withdrawn"
         return withdrawn
@@ -269,7 +269,7 @@ class WaitingCall:
 
     async def over(self) -> None:
         """Return once the request is decided or the caller is gone; implements `Waiting`."""
-        follow = partial(self._shared_store.of(self._tenant).follow, TOPIC)
+        follow = partial(self._shared_store.for_tenant(self._tenant).follow, TOPIC)
         async with WakeUps(follow, message=self._id.encode()) as wake_ups:
             while not self._is_gone() and await self._is_open():
                 await wake_ups.wait(POLL_S)

@@ -213,7 +213,7 @@ class OutboxSender:
         # Scripts have their own store, so the message is not stored together with the decision.
         if request.kind == "script" and (message := self._webhook.message(change)) is not None:
             try:
-                await self._records.of(request.tenant).outbox.add(message)
+                await self._records.for_tenant(request.tenant).outbox.add(message)
             except StoreUnavailable as outage:  # the decision stands without its message
                 self._count_dropped(request.tenant, reason=str(outage))
         self._grown_tenants.add(request.tenant)
@@ -270,7 +270,7 @@ class OutboxSender:
 
     async def _drop_excess(self) -> None:
         for tenant in tuple(self._grown_tenants):
-            for dropped in await self._records.of(tenant).outbox.drop_excess(MAX_UNSENT):
+            for dropped in await self._records.for_tenant(tenant).outbox.drop_excess(MAX_UNSENT):
                 self._count_dropped(tenant, webhook_id=dropped)
             self._grown_tenants.discard(tenant)
 
@@ -281,7 +281,7 @@ class OutboxSender:
     async def _deliver(self, tenant: str, leased: OutboxMessage) -> None:
         last = len(self._pauses_s) + 1
         why = UNFINISHED if leased.attempts > last else await self._webhook.send(leased)
-        outbox = self._records.of(tenant).outbox
+        outbox = self._records.for_tenant(tenant).outbox
         try:
             if why is not None and why != GONE and leased.attempts < last:
                 pause_s = self._pauses_s[leased.attempts - 1]

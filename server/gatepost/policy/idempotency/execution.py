@@ -84,7 +84,7 @@ class IdempotentExecution:
             clock,
             on_end,
         )
-        self._store = quota.records.of(self.caller.tenant_id).idempotency
+        self._store = quota.records.for_tenant(self.caller.tenant_id).idempotency
         self._topic = f"idempotency:{template.key.hex()}"
         loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[CallOutcome] = loop.create_future()
@@ -354,7 +354,7 @@ class RunningCalls:
         run = IdempotentExecution(
             work,
             template,
-            shared_store=self._shared_store.of(tenant),
+            shared_store=self._shared_store.for_tenant(tenant),
             quota=self.quota,
             clock=self._clock,
             on_end=lambda: self._open.pop(call_key, None),

@@ -136,7 +136,7 @@ STOPPED_RECORD = _encode(StoredOutcome(lost="stopped"))
 TOO_LARGE_RECORD = _encode(StoredOutcome(lost="no room"))
 
 
-def keep(outcome: Outcome) -> bytes:
+def encode_outcome(outcome: Outcome) -> bytes:
     """Encode an outcome for the store."""
     structured = outcome.structured
     if structured is not UNSET and not isinstance(structured, Raw):
@@ -250,7 +250,7 @@ def _fitted(work: IdempotentWork, outcome: Outcome) -> tuple[CallOutcome, bytes 
     if outcome.failure is not None and outcome.failure.kind in RETRIED_KINDS:
         return CallOutcome(outcome), None
     fitted = truncate(outcome, work.tool, work.max_result_bytes)
-    return CallOutcome(fitted), keep(fitted)
+    return CallOutcome(fitted), encode_outcome(fitted)
 
 
 def _number(text: str) -> float | int | str:

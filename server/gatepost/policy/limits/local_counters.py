@@ -98,7 +98,7 @@ class LocalCounters:
         rows = [*caller_quota(rules, principal), *tenant_quota(rules, principal[0])]
         stored_buckets = self.buckets.buckets_for([row.bucket for row in rows], now)
         quotas = tuple(map(AuditQuota, rows, stored_buckets))
-        self._keep(self.audit_quotas, principal, quotas)
+        self._cache(self.audit_quotas, principal, quotas)
         return quotas
 
     def limits_of(
@@ -121,7 +121,7 @@ class LocalCounters:
         tenant_shared_store: TenantSharedStore | None = None
         spendings: Sequence[Spending] = ()
         if shared_store is not None:
-            tenant_shared_store = shared_store.of(tenant)
+            tenant_shared_store = shared_store.for_tenant(tenant)
             rate = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
             spendings = [*rate, *shared.spendings]
         call_limits = CallLimits(
@@ -136,10 +136,10 @@ class LocalCounters:
             quotas=quotas,
         )
         if tool is not None and principal not in self.audit_quotas:
-            self._keep(self.audit_quotas, principal, quotas)
+            self._cache(self.audit_quotas, principal, quotas)
         # Do not use the call's key: it would keep a copy of the tool's name for each caller.
         own_key = (*principal, None if tool is None else intern(tool), inner)
-        self._keep(self.call_limits, own_key, call_limits)
+        self._cache(self.call_limits, own_key, call_limits)
         return call_limits
 
     def _share(
@@ -189,7 +189,7 @@ class LocalCounters:
                 ConcurrencyLimit(row.shared, int(row.bound.concurrency)) for row in bounded
             ],
         )
-        self._keep(self._shared, key, shared_limits)
+        self._cache(self._shared, key, shared_limits)
         return shared_limits, stored_buckets[: len(own_keys)]
 
     def _counter(self, row: BoundKey) -> ConcurrencyCounter:
@@ -206,7 +206,7 @@ class LocalCounters:
             name: counter.running for name, counter in self.concurrency.items() if counter.running
         }
 
-    def _keep(self, cache: dict[K, V], key: K, entry: V) -> None:
+    def _cache(self, cache: dict[K, V], key: K, entry: V) -> None:
         if len(cache) >= self.max_entries:
             cache.clear()
         cache[key] = entry
@@ -305,6 +305,6 @@ async def _read_shared(
     spendings = [Spending(row.shared, row.bound.rate, row.bound.burst) for row in buckets]
     shared_concurrency = [*(ConcurrencyLimit(row.shared, 0) for row in concurrency), *IN_QUEUE]
     try:
-        return await shared_store.of(tenant).levels(spendings, shared_concurrency)
+        return await shared_store.for_tenant(tenant).levels(spendings, shared_concurrency)
     except StoreUnavailable:
         return None

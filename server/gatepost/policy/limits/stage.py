@@ -161,7 +161,9 @@ class LimitStage(Stage):
             concurrency=(),
             kinds=[quota.row.rate.kind for quota in quotas],
             queue=None,
-            shared_store=None if shared_store is None else shared_store.of(caller.tenant_id),
+            shared_store=None
+            if shared_store is None
+            else shared_store.for_tenant(caller.tenant_id),
             quotas=quotas,
         )
 

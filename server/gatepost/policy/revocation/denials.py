@@ -55,7 +55,7 @@ class DenialCounter:
             if max_denials > 1:
                 name, shared = (
                     f"denials {bucket_of(caller)}",
-                    self._shared_store.of(caller.tenant_id),
+                    self._shared_store.for_tenant(caller.tenant_id),
                 )
                 if not await shared.spend(name, rate=max_denials / window_s, burst=max_denials - 1):
                     return
@@ -81,5 +81,5 @@ class DenialCounter:
         log.warning(
             "caller_held", extra={"tenant": caller.tenant_id, "hold": record.id, "for_s": for_s}
         )
-        await self._revocations.look()
+        await self._revocations.read_changes()
         await notify(self._shared_store)

@@ -167,7 +167,7 @@ class Revocations:
         if self.is_revoked(caller):
             raise RevokedToken
 
-    async def look(self) -> None:
+    async def read_changes(self) -> None:
         """Read the revocations if they have changed; raises StoreUnavailable."""
         await self.take_up((await self._records.changes([SUBJECT])).get(SUBJECT, 0))
 

@@ -163,7 +163,7 @@ class ScriptReviews:
 
     def _approvals_of(self, tenant: str, now: float | None = None) -> ScriptApprovals:
         clock = self._clock if now is None else lambda: now
-        return ScriptApprovals(self._records.of(tenant).entries(SUBJECT), clock=clock)
+        return ScriptApprovals(self._records.for_tenant(tenant).entries(SUBJECT), clock=clock)
 
     async def _find(
         self, tenant: str, request_id: str

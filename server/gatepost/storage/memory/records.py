@@ -26,11 +26,11 @@ class MemoryRecords:
 
     def __init__(self) -> None:
         self._tenants: dict[str, MemoryTenant] = {}
-        self.revocations = MemoryRevocations(self.of(NO_TENANT).entries(SUBJECT))
+        self.revocations = MemoryRevocations(self.for_tenant(NO_TENANT).entries(SUBJECT))
         self.tenant_data = MemoryTenantData(self._tenants)
-        self.audit = MemoryAuditStore(lambda tenant: self.of(tenant).trail)
+        self.audit = MemoryAuditStore(lambda tenant: self.for_tenant(tenant).trail)
 
-    def of(self, tenant: str) -> "MemoryTenant":
+    def for_tenant(self, tenant: str) -> "MemoryTenant":
         """Return the stores of one tenant."""
         records = self._tenants.get(tenant)
         if records is None:
@@ -79,7 +79,7 @@ class MemoryRecords:
     async def changes(self, subjects: Collection[str]) -> dict[str, int]:
         """Return the change counters of subjects, in one cheap statement."""
         counters = {
-            subject: await self.of(NO_TENANT).entries(subject).get(CHANGE_COUNTER)
+            subject: await self.for_tenant(NO_TENANT).entries(subject).get(CHANGE_COUNTER)
             for subject in subjects
         }
         return {subject: entry.revision for subject, entry in counters.items() if entry is not None}
@@ -87,7 +87,7 @@ class MemoryRecords:
     async def entries_of(self, tenants: Collection[str], subject: str) -> dict[str, list[Entry]]:
         """Return the entries of a subject of several tenants; those that have none are left out."""
         entries_by_tenant = {
-            tenant: await self.of(tenant).entries(subject).all() for tenant in tenants
+            tenant: await self.for_tenant(tenant).entries(subject).all() for tenant in tenants
         }
         return {tenant: entries for tenant, entries in entries_by_tenant.items() if entries}
 
@@ -98,7 +98,7 @@ class MemoryRecords:
         return {
             tenant
             for tenant, (value, revision) in values.items()
-            if await self.of(tenant)
+            if await self.for_tenant(tenant)
             .entries(subject)
             .put(key, value, now=now, revision=revision, expires_at=until)
         }

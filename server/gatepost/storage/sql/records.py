@@ -104,7 +104,7 @@ class SqlRecords:
         self.tenant_data = SqlTenantData(database)
         self.audit = _audit_store(database)
 
-    def of(self, tenant: str) -> "SqlTenant":
+    def for_tenant(self, tenant: str) -> "SqlTenant":
         """Return the stores of one tenant."""
         return SqlTenant(self.database, self.audit, tenant)
 

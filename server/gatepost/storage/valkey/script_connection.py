@@ -98,18 +98,18 @@ class _ScriptReply(asyncio.Protocol):
         if received.startswith(b"-"):
             word = head[1:].partition(b" ")[0]
             # Log the name of the error, because its text may contain what was sent.
-            self._give(ERRORS.get(word, ResponseError)())
+            self._set_answer(ERRORS.get(word, ResponseError)())
         elif not received.startswith(b"$") or not head[1:].isdigit():
-            self._give(InvalidResponse())
+            self._set_answer(InvalidResponse())
         elif len(remaining) >= (size := int(head[1:])) + 2:
-            self._give(remaining[:size])
+            self._set_answer(remaining[:size])
 
     def connection_lost(self, error: Exception | None) -> None:
         """Implement `asyncio.Protocol`."""
         self.is_lost = True
-        self._give(ConnectionLost())
+        self._set_answer(ConnectionLost())
 
-    def _give(self, answer: bytes | Exception) -> None:
+    def _set_answer(self, answer: bytes | Exception) -> None:
         waiter, self._answer, self._received = self._answer, None, b""
         if waiter is None or waiter.done():
             self.is_lost = True  # an answer without a request

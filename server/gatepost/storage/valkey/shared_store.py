@@ -57,7 +57,7 @@ class ValkeySharedStore:
         # Databases separate keys, but not channels.
         self.topics = b"topic@%d" % int(self._pool.connection_kwargs.get("db", 0))
 
-    def of(self, tenant: str) -> "ValkeyTenantSharedStore":
+    def for_tenant(self, tenant: str) -> "ValkeyTenantSharedStore":
         """Return the shared store of one tenant."""
         return ValkeyTenantSharedStore(self, tenant)
 

@@ -47,7 +47,7 @@ class OtherReplicaExchange:
         self._silent_s = silent_s
         self._reply = ""
         self._tenant = state.target.tenant
-        self._shared_store = shared_store.of(self._tenant)
+        self._shared_store = shared_store.for_tenant(self._tenant)
         self._keyring, self._state = keyring, state
 
     async def after(

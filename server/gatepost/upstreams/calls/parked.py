@@ -222,7 +222,7 @@ class ParkedCalls:
         async with self._subscribing:
             if tenant not in self._subscriptions:
                 topic = replica_topic(self.replica)
-                self._subscriptions[tenant] = await self.shared_store.of(tenant).follow(
+                self._subscriptions[tenant] = await self.shared_store.for_tenant(tenant).follow(
                     topic, lambda message: self._receive(tenant, message)
                 )
 
@@ -237,7 +237,10 @@ class ParkedCalls:
 
     async def _serve(self, tenant: str, reply: str) -> None:
         """Answer the request of another replica."""
-        shared_store, sealing = self.shared_store.of(tenant), Sealing(self.keyring, tenant, reply)
+        shared_store, sealing = (
+            self.shared_store.for_tenant(tenant),
+            Sealing(self.keyring, tenant, reply),
+        )
         try:
             note = await shared_store.take(request_note(reply))
             request = None if note is None else sealing.open(note, ParkedRequest)

@@ -205,7 +205,7 @@ class SessionCalls:
             if idempotency_digest is not None:
                 sealed = Sealing(self._keyring, target.tenant, idempotency_digest).seal(state)
                 log = _call_log_name(idempotency_digest)
-                await self._shared_store.of(target.tenant).append(
+                await self._shared_store.for_tenant(target.tenant).append(
                     log, sealed, ttl_s=2 * PARKED_S, max_events=1
                 )
         except StoreUnavailable:
@@ -217,7 +217,7 @@ class SessionCalls:
         self, target: UpstreamTarget, idempotency_digest: str
     ) -> ParkedState | None:
         """Return the call that is parked under the caller's idempotency key."""
-        events = await self._shared_store.of(target.tenant).read(
+        events = await self._shared_store.for_tenant(target.tenant).read(
             _call_log_name(idempotency_digest), 0
         )
         if not events:
