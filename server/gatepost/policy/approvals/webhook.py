@@ -17,6 +17,7 @@ import msgspec
 
 from gatepost.background import during, reason_of
 from gatepost.config.approvals import LONGEST_S
+from gatepost.execution.failure import ToolFailure
 from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
     ApprovalRequest,
@@ -28,8 +29,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import Wakeable
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import Outbound
+from gatepost.tools.context.interfaces import Outbound
 
 PREFIX = "whsec_"
 MIN_KEY_BYTES, MAX_KEY_BYTES = 24, 64
