@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tokenize
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -57,6 +58,10 @@ class SourceContents:
     aliases: list[str] = field(default_factory=list)
     """Names that its first level gives to types; `TypeVar` makes none."""
     calls: list[SourceCall] = field(default_factory=list)
+    renamed: list[tuple[str, str, int]] = field(default_factory=list)
+    """Every `from a import b as c`, as `a.b`, `c` and the line."""
+    prefixes: list[str] = field(default_factory=list)
+    """What stands before a colon at the beginning of an f-string: a topic, or the kind of a key."""
     excepts: list[tuple[str, int]] = field(default_factory=list)
     """Every name that a handler catches, with its line; `BaseException` for a bare one."""
 
@@ -102,12 +107,18 @@ def contents(path: Path) -> SourceContents:
     found.aliases.extend(aliases_of(tree))
     for node in ast.walk(tree):
         found.variables.extend(set_by(node))
+        found.prefixes.extend(prefix_of(node))
         match node:
             case ast.Import():
                 found.imports.extend((alias.name, node.lineno) for alias in node.names)
             case ast.ImportFrom():
                 names = (f"{node.module}.{alias.name}" for alias in node.names)
                 found.imports.extend((name, node.lineno) for name in names)
+                found.renamed.extend(
+                    (f"{node.module}.{alias.name}", alias.asname, node.lineno)
+                    for alias in node.names
+                    if alias.asname not in {None, alias.name}
+                )
             case ast.ClassDef():
                 found.classes.append(node.name)
                 found.docstrings.append(docstring_of(node))
@@ -154,6 +165,13 @@ def set_by(node: ast.AST) -> Iterator[str]:
             yield name
 
 
+def prefix_of(node: ast.AST) -> Iterator[str]:
+    """Yield what stands before the first colon of an f-string, if that is constant."""
+    match node:
+        case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]) if ":" in text:
+            yield text.partition(":")[0]
+
+
 def modules_named(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """
     Yield the modules of ours that stand in texts, with their lines.
@@ -184,6 +202,18 @@ def is_module(name: str) -> bool:
 def docstring_of(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """Return the docstring on one line; empty where there is none."""
     return " ".join((ast.get_docstring(node) or "").split())
+
+
+def prose_of(path: Path) -> Iterator[str]:
+    """Yield the docstrings and the comments of a file; a test's data may be in any words."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string
 
 
 def calls_of(names: Collection[str], files: Iterable[Path] = ()) -> Iterator[ast.Call]:
