@@ -350,7 +350,7 @@ class RunningCalls:
                 raise StillRunning
             if not (ending.shared or is_own):
                 continue
-            if not (is_own and run.leads) and not ending.refuses:
+            if not (is_own and run.leads) and ending.conflict is None:
                 remark("replayed", "yes")
             if (outcome := ending.answer()) is not None:
                 return outcome, ending.conflict

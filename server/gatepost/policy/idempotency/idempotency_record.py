@@ -70,12 +70,6 @@ class CallOutcome(msgspec.Struct, frozen=True):
     conflict: ConflictReason | None = None
     """Why the idempotency key refused the call; None: the outcome is the tool's."""
 
-    @property
-    def refuses(self) -> bool:
-        """Return whether it is a conflict over the idempotency key instead of a tool's outcome."""
-        failure = None if self.outcome is None else self.outcome.failure
-        return failure is not None and failure.kind == "conflict"
-
     def answer(self) -> Outcome | None:
         """Return the outcome, raise the error, or return None if there is neither."""
         if self.error is not None:
