@@ -15,6 +15,7 @@ from gatepost.redaction.redactor import CURRENT_CALL
 from gatepost.storage.commit import NO_COMMIT, CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import (
+    FAILURE_EVENTS,
     NOT_AUDITED,
     WORDS,
     Call,
@@ -344,7 +345,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
         message = f"The {WORDS[call.kind]} did not finish within {limit_s:g} seconds."
         return Outcome(failure=Failure("timeout", message))
     log.error(
-        f"{call.kind}_failed",
+        FAILURE_EVENTS[call.kind],
         extra={"request_id": call.request_id, "offer": call.name, "correlation": call.correlation},
         exc_info=error,
     )
