@@ -43,6 +43,7 @@ class ApprovalServices:
         records: Records,
         shared_store: SharedStore,
         keyring: KeyRing,
+        *,
         redaction: Redaction,
         writer: AuditWriter,
         outbound: OutboundClient,
