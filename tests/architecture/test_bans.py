@@ -24,7 +24,7 @@ EXPORTERS = {"gatepost.telemetry.otlp_http"}
 BLOCKING = ("time.sleep", "requests", "urllib.request", "http.client")
 BANNED = {"time.sleep", "datetime.utcnow", "eval", "exec", "pickle.loads", "os.system"}
 BROAD_EXCEPTIONS = {"Exception", "BaseException"}
-LAST_RESORTS = {"gatepost.http.edge", "gatepost.tools.runner", "gatepost.tools.threads"}
+LAST_RESORTS = {"gatepost.http.edge", "gatepost.tools.calls.runner", "gatepost.execution.threads"}
 PRIVATE_KEY = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{20}|\"d\"\s*:\s*\"[\w-]{20,}\"", re.ASCII
 )

@@ -43,7 +43,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from gatepost_authz.fetch import Fetcher
 
 T = TypeVar("T")

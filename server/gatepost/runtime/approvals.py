@@ -27,9 +27,9 @@ from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import Tool
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.offers.offer import Tool
 
 SERVER_TENANT = ""
 """The tenant of the server's own outgoing requests; no real tenant has this id."""

@@ -24,7 +24,7 @@ from gatepost.telemetry import metric_families
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metric_families import MetricFamily
 from gatepost.telemetry.metrics import Growth, Meter
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from gatepost_authz.issuer_key_sets import USABLE, IssuerKeySets
 from gatepost_authz.issuers import TrustedIssuer
 

@@ -47,11 +47,11 @@ from gatepost.storage.revocations import RevocationRecord
 from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.access import AccessLog, RequestMetrics
 from gatepost.telemetry.metrics import Meter
-from gatepost.tools.api import Call, Outcome
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import CallContexts, Runner
-from gatepost.tools.tenant_offers import OfferSource
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import CallContexts, Runner
+from gatepost.tools.offers.offer import Call, Outcome
+from gatepost.tools.offers.tenant_offers import OfferSource
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import TENANT
 from gatepost_authz.fetch import Fetcher

@@ -11,8 +11,8 @@ from gatepost.policy.revocation.watch import Revocations
 from gatepost.policy.tracing import TracingStage
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.telemetry.trace import Tracer
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.stage import Stage
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.stage import Stage
 
 
 def stages_of(  # noqa: PLR0913  # the composition root hands over each part by name

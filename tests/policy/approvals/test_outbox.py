@@ -16,7 +16,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
-from gatepost.tools.context import OutboundReply, Sending
+from gatepost.tools.context.interfaces import OutboundReply, Sending
 from tests.conftest import outbox_message
 from tests.policy.approvals.test_webhook import PAGE, UNAVAILABLE_FAILURE, URL, change
 from tests.support.endpoint import a_caller

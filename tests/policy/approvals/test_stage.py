@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import ToolFailure
 from gatepost.policy.approvals.approval_request import Undecidable
-from gatepost.tools.runner import GRACE_S
+from gatepost.tools.calls.runner import GRACE_S
 from tests.support.endpoint import a_caller
 from tests.support.runners import (
     ACME,

@@ -23,8 +23,8 @@ from gatepost.policy.approvals.approval_request import (
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import Call, Outcome, Tool
-from gatepost.tools.client import NO_CLIENT
+from gatepost.tools.context.client import NO_CLIENT
+from gatepost.tools.offers.offer import Call, Outcome, Tool
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.approvals")

@@ -17,7 +17,7 @@ from gatepost.policy.approvals.approval_request import (
 )
 from gatepost.policy.approvals.conditions import Condition, ConditionVariables
 from gatepost.policy.idempotency.idempotency_record import only_reads
-from gatepost.tools.api import Tool
+from gatepost.tools.offers.offer import Tool
 from gatepost_authz.caller import TenantContext
 
 ROLE, SUBJECT = "role:", "subject:"

@@ -26,11 +26,11 @@ from gatepost.policy.idempotency.idempotency_record import (
 )
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
-from gatepost.tools.redacted_call import RedactedCall, remark
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.runner import EXPIRED, GRACE_S
-from gatepost.tools.stage import Next, Stage
+from gatepost.tools.calls.redacted_call import RedactedCall, remark
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.runner import EXPIRED, GRACE_S
+from gatepost.tools.calls.stage import Next, Stage
+from gatepost.tools.offers.offer import Call, Failure, Offer, Outcome, Tool, ToolFailure
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.approvals")

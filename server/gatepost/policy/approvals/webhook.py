@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from gatepost.config.approvals import LONGEST_S
+from gatepost.execution.failure import ToolFailure
 from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
     ApprovalRequest,
@@ -20,8 +21,7 @@ from gatepost.policy.approvals.approval_request import (
 )
 from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.storage.outbox import OutboxMessage
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import Outbound
+from gatepost.tools.context.interfaces import Outbound
 
 PREFIX = "whsec_"
 MIN_KEY_BYTES, MAX_KEY_BYTES = 24, 64

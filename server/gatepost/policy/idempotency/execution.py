@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gatepost.execution.interruption import StopCause
 from gatepost.policy.idempotency.idempotency_record import (
     NOT_RUN,
     TOO_LARGE_RECORD,
@@ -31,10 +32,9 @@ from gatepost.storage.quota import QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore, WakeUps
 from gatepost.storage.stored_bytes import weight
-from gatepost.tools.api import CallContext, Outcome, ToolFailure
-from gatepost.tools.interruption import StopCause
-from gatepost.tools.redacted_call import remark
-from gatepost.tools.runner import GRACE_S
+from gatepost.tools.calls.redacted_call import remark
+from gatepost.tools.calls.runner import GRACE_S
+from gatepost.tools.offers.offer import CallContext, Outcome, ToolFailure
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.once")

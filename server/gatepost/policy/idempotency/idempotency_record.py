@@ -13,7 +13,12 @@ from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.quota import QuotaExceeded
-from gatepost.tools.api import (
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.calls.runner import outcome_of
+from gatepost.tools.calls.stage import Next
+from gatepost.tools.calls.truncation import UNENCODABLE, truncate
+from gatepost.tools.context.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
+from gatepost.tools.offers.offer import (
     Call,
     Failure,
     FailureKind,
@@ -22,11 +27,6 @@ from gatepost.tools.api import (
     Tool,
     ToolFailure,
 )
-from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
-from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.runner import outcome_of
-from gatepost.tools.stage import Next
-from gatepost.tools.truncation import UNENCODABLE, truncate
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
