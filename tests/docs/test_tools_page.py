@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from gatepost.testing import serving
-from gatepost.tools.authoring.function import OfferOptions as CommonOptions
+from gatepost.tools.authoring.function import OfferOptions
 from gatepost.tools.authoring.pack import Pack, ToolOptions
 from gatepost.tools.authoring.resource import ResourceOptions
 from gatepost.tools.offers.offer import Tool
@@ -78,7 +78,7 @@ def table(heading: str) -> set[str]:
     [
         ("A tool of your own", {*get_type_hints(ToolOptions), "output_schema"}),
         ("Resources of your own", {*get_type_hints(ResourceOptions)}),
-        ("Prompts of your own", {*get_type_hints(CommonOptions)}),
+        ("Prompts of your own", {*get_type_hints(OfferOptions)}),
     ],
 )
 def test_every_option_of_the_decorators_is_in_a_table(heading: str, options: set[str]) -> None:

@@ -154,7 +154,7 @@ def test_su_10_no_tenant_is_notified_of_another(streams: Any, sent_changes: Any)
             interests.append(await pubsubs[at % 2].follow(tenant, received.append))
             heard.append((tenant, filters, received))
         for tenant, what, at in sent_changes:
-            await pubsubs[at].of(tenant).listed(what)
+            await pubsubs[at].notifier_for(tenant).listed(what)
         for tenant, _, received in heard:
             assert received == [
                 ChangeNotification(what) for whose, what, _ in sent_changes if whose == tenant

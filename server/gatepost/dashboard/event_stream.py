@@ -59,7 +59,7 @@ class LiveStream:
     async def run(
         self, events: AsyncIterator[ServerSentEvent], receive: Receive, reply: ResponseSender
     ) -> None:
-        """Send *events* until the stream ends; raises TooMany or Closing before the first byte."""
+        """Send *events* until the stream ends; raises TooMany or ServerStopping at first."""
         self._streams.enter(self)
         tasks = [
             asyncio.create_task(work)

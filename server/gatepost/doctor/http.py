@@ -96,7 +96,7 @@ class HttpProbe:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> HttpAnswer:
-        """Send one request, limited to ten seconds and one megabyte; raises Unreachable."""
+        """Send one request, limited to ten seconds and one megabyte; raises ServerUnreachable."""
         try:
             # One limit for the whole exchange: a slow server can outlast the client's limit.
             async with (

@@ -89,7 +89,7 @@ class OpenStreams:
         return iter(tuple(self._open))
 
     def enter(self, stream: OpenStream) -> None:
-        """Add a stream; a second call does nothing. Raises TooMany or Closing."""
+        """Add a stream; a second call does nothing. Raises TooMany or ServerStopping."""
         if self._closing:
             raise ServerStopping
         if stream in self._open:

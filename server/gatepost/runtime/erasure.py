@@ -80,7 +80,7 @@ class TenantErasure:
     async def run(
         self, tell: ReportErased, pause: Callable[[float], Awaitable[object]] = asyncio.sleep
     ) -> None:
-        """Remove everything; raises Unfinished, StoreUnavailable and OSError."""
+        """Remove everything; raises ErasureBlocked, StoreUnavailable and OSError."""
         for _ in range(PASSES):
             removed = await self._remove(tell)
             with suppress(StoreUnavailable):

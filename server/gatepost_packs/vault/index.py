@@ -177,7 +177,7 @@ class TenantIndex:
 
     def write(self, work: Callable[[sqlite3.Connection], None]) -> None:
         """
-        Change the index as a whole or not at all; raise Full, Broken, or ToolFailure as `read`
+        Change the index as a whole or not at all; raise IndexFull, Broken, or ToolFailure as `read`
         does.
         """
         with self._judged(), self._locked(), self._opened() as rows:

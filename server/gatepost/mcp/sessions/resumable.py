@@ -252,7 +252,7 @@ class ResumableResponse(SseResponse):
             await self._put(SIGN_OF_LIFE, more_body=True)
 
     async def ask(self, body: bytes) -> None:
-        """Send a request to the client; raises TooMany or Closing."""
+        """Send a request to the client; raises TooMany or ServerStopping."""
         async with self._lock:
             if not self._finished:
                 await self._event(body, more_body=True)

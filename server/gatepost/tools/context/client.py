@@ -196,8 +196,8 @@ class Client(Protocol):
         """
         Wait for an approver's decision, in the way that this client can wait.
 
-        Returns when `waiting.over()` does. Raises Pending if the client must call again. It may
-        raise InputNeeded, which must not be caught. The client's own answers decide nothing.
+        Returns when `waiting.over()` does. Raises ApprovalPending if the client must call again. It
+        may raise InputNeeded, which must not be caught. The client's own answers decide nothing.
         """
 
     async def pause(self, retry_after_s: float) -> None:
@@ -252,7 +252,7 @@ class SilentClient:
         raise MissingCapability(required_by(requests))
 
     async def wait_for_decision(self, waiting: Waiting) -> None:
-        """Raise Pending, because this client cannot wait and has to call again."""
+        """Raise ApprovalPending, because this client cannot wait and has to call again."""
         raise pending(waiting)
 
     async def pause(self, retry_after_s: float) -> None:

@@ -80,7 +80,9 @@ class ApiDescription:
 
     def resolve(self, reference: str) -> msgspec.Raw:
         """
-        Return the target of a local reference (`#/components/schemas/Pet`); raise Unresolvable.
+        Return the target of a local reference (`#/components/schemas/Pet`).
+
+        Raises UnresolvableReference.
         """
         if reference == "#":
             return msgspec.Raw(self.data)
@@ -128,7 +130,7 @@ class ApiDescription:
         )
 
     def _item(self, path: str) -> Mapping[str, msgspec.Raw]:
-        """Return the members of a path, references resolved; raise Unresolvable."""
+        """Return the members of a path, references resolved; raise UnresolvableReference."""
         item = _level(_inside(self._opened(("paths",), None), path, path))
         for _ in range(HOPS):
             if not isinstance(item, dict) or "$ref" not in item:
