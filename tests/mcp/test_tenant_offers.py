@@ -283,7 +283,7 @@ async def test_clients_may_listen_for_lists_that_are_still_empty() -> None:
 
 
 async def test_a_list_change_is_announced_to_the_clients_of_its_tenant_only() -> None:
-    """`ChangePubSub.notifier_for(tenant).listed(...)` is the call that tells them, on every replica."""
+    """`ChangePubSub.notifier_for(tenant).listed(...)` tells them, on every replica."""
     client, _ = two_tenants()
     heard: dict[str, list[str]] = {"acme": [], "globex": []}
     notified = asyncio.Event()
