@@ -332,6 +332,12 @@ async def refuse(ctx: CallContext, why: str) -> str:
 
 
 @pack.tool()
+async def create(ctx: CallContext) -> str:
+    """Fail, because there is one already."""
+    raise ToolFailure("conflict", "There is one already.")
+
+
+@pack.tool()
 async def crash(ctx: CallContext) -> str:
     """Break."""
     raise RuntimeError("boom")

@@ -140,7 +140,7 @@ def revoke(name: str, tenant: str, path: Path) -> None:
     if state is None:
         raise click.ClickException(
             f"Tenant {tenant} has no script {name} that is approved or waiting. To revoke a script "
-            "that the configuration allows, change packs.scripts.allow."
+            "that the configuration allows, change the setting that `gatepost scripts list` shows."
         )
     click.echo(f"{name}.star of tenant {tenant} is no longer {state}.")
 

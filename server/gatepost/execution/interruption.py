@@ -365,3 +365,9 @@ class WaitForTask(asyncio.Future[None]):
         # The work asks the task itself how it ended.
         if not self.done():
             self.set_result(None)
+
+
+def is_cancelled() -> bool:
+    """Return whether the running task itself was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

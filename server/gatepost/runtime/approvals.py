@@ -10,6 +10,7 @@ from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.approvals.approval_request import PageUrl, no_page, page_of
+from gatepost.policy.approvals.eligibility import IsRevoked, none_revoked
 from gatepost.policy.approvals.notifications import (
     ApprovalAudit,
     ApprovalListener,
@@ -17,10 +18,10 @@ from gatepost.policy.approvals.notifications import (
     ChannelNotifications,
     RunCall,
 )
-from gatepost.policy.approvals.policies import IsRevoked, none_revoked
+from gatepost.policy.approvals.outbox_sender import FINISH_S, OutboxSender
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
-from gatepost.policy.approvals.webhook import FINISH_S, OutboxSender, Webhook, key_of
+from gatepost.policy.approvals.webhook import Webhook, key_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
@@ -42,6 +43,7 @@ class ApprovalServices:
         records: Records,
         shared_store: SharedStore,
         keyring: KeyRing,
+        *,
         redaction: Redaction,
         writer: AuditWriter,
         outbound: OutboundClient,

@@ -20,7 +20,7 @@ def stages_of(  # noqa: PLR0913  # the composition root hands over each part by 
     *,
     limits: LimitStage,
     runs: RunningCalls,
-    reviews: ApprovalServices,
+    approval_services: ApprovalServices,
     revocations: Revocations,
     denials: DenialCounter,
     redaction: Redaction,
@@ -51,4 +51,4 @@ def stages_of(  # noqa: PLR0913  # the composition root hands over each part by 
     )
     if not limits.limits_nothing:
         stages.append(limits)
-    return stages + reviews.stages(config, runs, denials.note)
+    return stages + approval_services.stages(config, runs, denials.note)

@@ -50,7 +50,14 @@ async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyP
         aclosing(outbound),
         aclosing(AuditWriter(records, keyring, redaction, AuditSettings())) as writer,
     ):
-        services = ApprovalServices(records, shared_store, keyring, redaction, writer, outbound)
+        services = ApprovalServices(
+            records,
+            shared_store,
+            keyring,
+            redaction=redaction,
+            writer=writer,
+            outbound=outbound,
+        )
         for number, config in enumerate(
             (CONFIG_WITHOUT_WEBHOOK, CONFIG_WITH_WEBHOOK, CONFIG_WITHOUT_WEBHOOK)
         ):

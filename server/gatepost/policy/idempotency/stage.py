@@ -82,9 +82,9 @@ class IdempotencyStage(Stage):
         )
         return await self._join(call, offer, arguments, proceed, template)
 
-    def _join(
+    async def _join(
         self, call: Call, offer: Tool, arguments: Any, proceed: Next, template: RecordTemplate
-    ) -> Awaitable[Outcome]:
+    ) -> Outcome:
         work = IdempotentWork(
             call,
             offer,
@@ -95,4 +95,5 @@ class IdempotencyStage(Stage):
             max_result_bytes=self._max_result_bytes,
             redacted=RedactedCall(self._redaction, call, offer),
         )
-        return self._runs.join(work, template)
+        outcome, _ = await self._runs.join(work, template)
+        return outcome

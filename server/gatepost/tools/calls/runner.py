@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gatepost.execution.cpu_thread import in_cpu_thread
 from gatepost.execution.failure import Failure, ToolFailure
-from gatepost.execution.interruption import DeadlinePassed, TokenExpired
+from gatepost.execution.interruption import DeadlinePassed, TokenExpired, is_cancelled
 from gatepost.redaction.redactor import CURRENT_CALL
 from gatepost.storage.commit import NO_COMMIT, CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
@@ -41,7 +41,15 @@ from gatepost.tools.context.client import (
     all_needed,
 )
 from gatepost.tools.context.interfaces import Changes, Workspace
-from gatepost.tools.offers.offer import NOT_AUDITED, WORDS, Call, CallContext, Offer, Outcome
+from gatepost.tools.offers.offer import (
+    FAILURE_EVENTS,
+    NOT_AUDITED,
+    WORDS,
+    Call,
+    CallContext,
+    Offer,
+    Outcome,
+)
 from gatepost.tools.schemas.argument_size import LONG_BYTES, SHORT_BYTES, is_large
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InsufficientAuthentication, InsufficientScope
@@ -255,7 +263,7 @@ class Runner:
             clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
             return truncate(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             # The tool awaited what other code cancelled: the tool's fault, not the client's.
             outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
@@ -345,18 +353,12 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
         message = f"The {WORDS[call.kind]} did not finish within {limit_s:g} seconds."
         return Outcome(failure=Failure("timeout", message))
     log.error(
-        f"{call.kind}_failed",
+        FAILURE_EVENTS[call.kind],
         extra={"request_id": call.request_id, "offer": call.name, "correlation": call.correlation},
         exc_info=error,
     )
     message = f"The {WORDS[call.kind]} failed unexpectedly. Reference: {call.request_id}"
     return Outcome(failure=Failure("internal", message))
-
-
-def _is_cancelled() -> bool:
-    """Return whether the running task itself was cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:

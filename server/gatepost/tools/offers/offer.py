@@ -39,6 +39,15 @@ WORDS: Mapping[OfferKind, str] = {
     "skill": "skill",
 }
 """Each kind as the protocol and its users call it."""
+FAILURE_EVENTS: Mapping[OfferKind, str] = {
+    "tool": "tool_failed",
+    "document": "document_failed",
+    "prompt": "prompt_failed",
+    "completion": "completion_failed",
+    "listing": "listing_failed",
+    "skill": "skill_failed",
+}
+"""The log event of each kind for a call that raises an unexpected exception."""
 NOT_AUDITED: frozenset[OfferKind] = frozenset({"completion", "listing"})
 """Kinds without audit records: they only read, and clients call them with every keystroke."""
 
