@@ -163,6 +163,20 @@ def test_modules_form_no_import_cycle() -> None:
     assert cycle_in(graph) == []
 
 
+def test_sessions_and_tasks_of_mcp_do_not_import_each_other() -> None:
+    """A task can outlive a session, and the newest revision has tasks without sessions."""
+    parts = ("gatepost.mcp.sessions", "gatepost.mcp.tasks")
+    edges = [
+        (module, other)
+        for module, imported in module_graph().items()
+        for other in imported
+        if module.startswith(parts) and other.startswith(parts)
+    ]
+
+    assert len(edges) > 20
+    assert [edge for edge in edges if len({name.split(".")[2] for name in edge}) > 1] == []
+
+
 def test_the_core_knows_no_pack() -> None:
     """Packs register themselves, so a third-party pack can do all that a built-in pack does."""
     knowing = [
