@@ -11,13 +11,13 @@ import msgspec
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.approval_request import ApprovalRequest
-from gatepost.policy.approvals.eligibility import IsRevoked, none_revoked
 from gatepost.policy.approvals.notifications import (
     ApprovalChange,
     ApprovalListener,
     ApprovalNotifier,
     MessageOf,
 )
+from gatepost.policy.approvals.policies import IsRevoked, none_revoked
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
 from gatepost.policy.idempotency.execution import RunningCalls

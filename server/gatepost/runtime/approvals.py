@@ -10,7 +10,6 @@ from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.approvals.approval_request import PageUrl, no_page, page_of
-from gatepost.policy.approvals.eligibility import IsRevoked, none_revoked
 from gatepost.policy.approvals.notifications import (
     ApprovalAudit,
     ApprovalListener,
@@ -19,6 +18,7 @@ from gatepost.policy.approvals.notifications import (
     RunCall,
 )
 from gatepost.policy.approvals.outbox_sender import FINISH_S, OutboxSender
+from gatepost.policy.approvals.policies import IsRevoked, none_revoked
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
 from gatepost.policy.approvals.webhook import Webhook, key_of

@@ -16,14 +16,15 @@ from gatepost.policy.approvals.approval_request import (
     party_of,
 )
 from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
-from gatepost.policy.approvals.eligibility import (
+from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.policies import (
+    ApprovalNeed,
+    ApprovalPolicy,
     IsRevoked,
     is_same_person,
     is_valid_grant,
     none_revoked,
 )
-from gatepost.policy.approvals.notifications import ApprovalNotifier
-from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import StoredApproval
 from gatepost.storage.approvals import GrantRecord, GrantStore

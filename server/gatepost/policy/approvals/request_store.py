@@ -16,14 +16,16 @@ from gatepost.policy.approvals.approval_request import (
     binding_of,
     party_of,
 )
-from gatepost.policy.approvals.eligibility import (
+from gatepost.policy.approvals.notifications import ApprovalNotifier, ChangeKind
+from gatepost.policy.approvals.policies import (
+    ApprovalNeed,
+    ApprovalPolicy,
     IsRevoked,
     caller_is_revoked,
+    caller_variables,
     revoked_approvals,
     token_claims,
 )
-from gatepost.policy.approvals.notifications import ApprovalNotifier, ChangeKind
-from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, caller_variables
 from gatepost.policy.approvals.stored_request import (
     ArgumentSealer,
     SealedArguments,

@@ -17,10 +17,15 @@ from gatepost.policy.approvals.approval_request import (
     Undecidable,
     party_of,
 )
-from gatepost.policy.approvals.eligibility import IsRevoked, none_revoked, objection
 from gatepost.policy.approvals.grants import GrantService
 from gatepost.policy.approvals.notifications import TOPIC, ApprovalNotifier
-from gatepost.policy.approvals.policies import OTHER_TOOL, outdated
+from gatepost.policy.approvals.policies import (
+    OTHER_TOOL,
+    IsRevoked,
+    none_revoked,
+    objection,
+    outdated,
+)
 from gatepost.policy.approvals.request_lists import RequestLists, ScriptRequests
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import StoredApproval, edited_changes

@@ -11,8 +11,7 @@ import msgspec
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFacts
 from gatepost.policy.approvals.conditions import Condition
-from gatepost.policy.approvals.eligibility import token_claims
-from gatepost.policy.approvals.policies import ApprovalPolicy, PolicyRule
+from gatepost.policy.approvals.policies import ApprovalPolicy, PolicyRule, token_claims
 from gatepost.policy.idempotency.idempotency_record import may_repeat
 from gatepost.tools.calls.registry import Registry
 from gatepost.tools.calls.tool_search import SEARCH_TOOLS

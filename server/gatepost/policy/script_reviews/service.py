@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from gatepost.policy.approvals import eligibility
+from gatepost.policy.approvals import policies
 from gatepost.policy.approvals.approval_request import (
     ERASED,
     SCRIPT_PREFIX,
@@ -17,8 +17,8 @@ from gatepost.policy.approvals.approval_request import (
     Undecidable,
     party_of,
 )
-from gatepost.policy.approvals.eligibility import IsRevoked, caller_is_revoked, none_revoked
 from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.policies import IsRevoked, caller_is_revoked, none_revoked
 from gatepost.policy.script_reviews.script import Rejection, Script, ScriptReview
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.records import Records
@@ -82,7 +82,7 @@ class ScriptReviews:
                 return UNKNOWN_SUBMITTER
             # A rejection can be reversed, also by the person who rejected the script.
             request = replace(request, state="waiting", decisions=())
-        return eligibility.objection(request, approver, now=self._clock())
+        return policies.objection(request, approver, now=self._clock())
 
     async def decide(
         self,
@@ -193,7 +193,7 @@ class ScriptReviews:
         if decision.verdict == "approved":
             objection = self.objection(request, by)
         else:
-            objection = eligibility.objection(request, by, now=decision.at)
+            objection = policies.objection(request, by, now=decision.at)
             request = replace(request, until=until)
         if objection is not None:
             raise Undecidable(objection)
