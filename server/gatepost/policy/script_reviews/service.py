@@ -49,6 +49,10 @@ class ScriptReviews:
         self._records, self._notifier = records, notifier
         self._is_revoked, self._clock = is_revoked, clock
 
+    async def tenants(self) -> set[str]:
+        """Return the tenants with approved, waiting or rejected scripts."""
+        return {*await self._records.tenants(SUBJECT)}
+
     async def waiting(self, tenant: str) -> list[ApprovalRequest]:
         """Return the tenant's waiting scripts, the oldest first."""
         approvals = self._approvals_of(tenant)
@@ -158,8 +162,9 @@ class ScriptReviews:
 
     async def remove_expired(self) -> int:
         """Remove expired rejections of all tenants; return their number."""
-        tenants = await self._records.tenants(SUBJECT)
-        return sum([await self._approvals_of(tenant).remove_expired() for tenant in tenants])
+        return sum(
+            [await self._approvals_of(tenant).remove_expired() for tenant in await self.tenants()]
+        )
 
     def _approvals_of(self, tenant: str, now: float | None = None) -> ScriptApprovals:
         clock = self._clock if now is None else lambda: now
