@@ -178,7 +178,7 @@ async def test_secrets_are_sealed_and_redacted(
     assert {KEY, HEADER_VALUE} <= set(redacted)
     assert "2" not in redacted
     assert KEY not in (await secrets.load("beta")).values.values()
-    sent = await store.sealed.of(added)
+    sent = await store.sealed.secrets_for(added)
     assert (sent.api_key, sent.headers) == (KEY, {"X-Custom": HEADER_VALUE, "X-Version": "2"})
     assert KEY not in repr(sent)
 
@@ -187,16 +187,16 @@ async def test_a_change_replaces_only_the_given_secrets(store: UpstreamStore) ->
     """Secrets that a change leaves out stay, and deleted ones are gone."""
     added = await store.create(new_registration(), SECRETS)
     added = await store.replace(msgspec.structs.replace(added, description="x", api_key_set=False))
-    assert (await store.sealed.of(added)).api_key == KEY
+    assert (await store.sealed.secrets_for(added)).api_key == KEY
 
     added = await store.replace(added, ServerSecrets(api_key="another-api-key"))
     added = await store.replace(added, ServerSecrets(headers={"X-Other": "another-value"}))
-    sent = await store.sealed.of(added)
+    sent = await store.sealed.secrets_for(added)
     assert (sent.api_key, sent.headers) == ("another-api-key", {"X-Other": "another-value"})
 
     added = await store.replace(added, ServerSecrets(api_key=None, headers={}))
     assert (added.api_key_set, added.header_names) == (False, ())
-    assert await store.sealed.of(added) == ServerSecrets(api_key=None, headers={})
+    assert await store.sealed.secrets_for(added) == ServerSecrets(api_key=None, headers={})
 
 
 async def test_secrets_stay_with_their_host(store: UpstreamStore) -> None:
@@ -208,7 +208,7 @@ async def test_secrets_stay_with_their_host(store: UpstreamStore) -> None:
             await store.replace(elsewhere, secrets)
 
     assert await store.server("acme", added.id) == added
-    assert (await store.sealed.of(added)).api_key == KEY
+    assert (await store.sealed.secrets_for(added)).api_key == KEY
     added = await store.replace(msgspec.structs.replace(added, url="https://crm.example.com/v2"))
     moved = await store.replace(
         msgspec.structs.replace(added, url="https://evil.example/mcp"),
@@ -348,14 +348,14 @@ async def test_an_accepted_definition_is_offered_at_once(store: UpstreamStore) -
         server, fetched_lists(tool("a"), tool("b")), Pins(), None, now=5.0
     )
     await store.catalogues.put("acme", new_catalogue)
-    before = await store.counter.of("acme")
+    before = await store.counter.count_for("acme")
 
     assert await store.catalogues.accept(server, [new_catalogue.changes[0].digest]) == 1
     stored = await store.catalogues.get("acme", server.id)
     assert stored is not None
     assert [definition.key for definition in stored.definitions] == ["a"]
     assert [change.key for change in stored.changes] == ["b"]
-    assert await store.counter.of("acme") > before
+    assert await store.counter.count_for("acme") > before
 
     assert await store.catalogues.accept(server) == 1
     assert await store.catalogues.accept(server) == 0
@@ -380,14 +380,14 @@ async def test_a_summary_describes_the_last_catalogue(store: UpstreamStore) -> N
 
 async def test_each_change_is_counted(store: UpstreamStore) -> None:
     """The counters of its tenant and of all grow, so that replicas reload that tenant only."""
-    total = await store.counter.of(NO_TENANT)
+    total = await store.counter.count_for(NO_TENANT)
     added = await store.create(new_registration())
     await store.replace(added)
     await store.create_agent(agent("claude"))
 
-    assert await store.counter.of("acme") == 3
-    assert await store.counter.of("beta") == 0
-    assert await store.counter.of(NO_TENANT) == total + 3
+    assert await store.counter.count_for("acme") == 3
+    assert await store.counter.count_for("beta") == 0
+    assert await store.counter.count_for(NO_TENANT) == total + 3
 
 
 async def test_a_refresh_without_changes_notifies_no_replica() -> None:
@@ -397,4 +397,4 @@ async def test_a_refresh_without_changes_notifies_no_replica() -> None:
     catalogues = UpstreamStore(records, None, counter).catalogues  # type: ignore[arg-type]
     await catalogues.put("acme", Catalogue(server_id="s", fetched_at=1), notify=False)
 
-    assert await counter.of(NO_TENANT) == 0
+    assert await counter.count_for(NO_TENANT) == 0

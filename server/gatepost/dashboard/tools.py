@@ -97,7 +97,7 @@ class ToolsPage:
         )
         await runner.registry.prepare(shown_caller)
         tools = runner.registry.known_tools(shown_caller)
-        named_policies = [(tool.name, policies.of(tool)) for tool in tools]
+        named_policies = [(tool.name, policies.policy_for(tool)) for tool in tools]
         plan: Plan = {name: policy for name, policy in named_policies if policy is not None}
         rows = [
             ToolRow(

@@ -118,9 +118,9 @@ class UpstreamServices:
         self.store = UpstreamStore(
             parts.records, sealed, self.counter, configured=InForce(lambda: self.configured)
         )
-        self.connections = UpstreamConnections(
-            parts.outbound, self.credentials.of, ProgramServices(self._secret, self._redacted)
-        )
+        programs = ProgramServices(self._secret, self._redacted)
+        credential_of = self.credentials.for_server
+        self.connections = UpstreamConnections(parts.outbound, credential_of, programs)
         self._watch = ChangeWatch(self.counter)
         leases, clients = Leases(parts.records), clients or ClientNotifications()
         self.refresher = CatalogueRefresher(

@@ -26,7 +26,7 @@ class ChangeCounter:
             await entries.put(CHANGE_COUNTER, b"", now=self._clock())
         await notify(self._shared_store)
 
-    async def of(self, tenant: str) -> int:
+    async def count_for(self, tenant: str) -> int:
         """Return a number that grows with each change of one tenant."""
         return (await self.of_all([tenant])).get(tenant, 0)
 

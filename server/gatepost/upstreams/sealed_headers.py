@@ -51,7 +51,7 @@ class SealedHeaders:
                 redacted=len(value) >= MIN_CHARACTERS,
             )
 
-    async def of(self, server: UpstreamServer) -> ServerSecrets:
+    async def secrets_for(self, server: UpstreamServer) -> ServerSecrets:
         """Return what a connection to the server sends."""
         names = [API_KEY] if server.api_key_set else []
         values: dict[str, str] = {}

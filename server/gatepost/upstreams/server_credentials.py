@@ -32,7 +32,7 @@ class UpstreamCredentials:
     ) -> None:
         self._registry, self._sealed, self._configured = registry, sealed, configured
 
-    def of(self, server: UpstreamServer) -> OutboundCredential:
+    def for_server(self, server: UpstreamServer) -> OutboundCredential:
         """
         Return the credential for requests to a server, as its `credential` says.
 
@@ -57,7 +57,7 @@ class UpstreamCredentials:
 async def opened(sealed: SealedHeaders, server: UpstreamServer) -> dict[str, str]:
     """Return the headers of a server that the API registered; raises CredentialUnavailable."""
     try:
-        secrets = await sealed.of(server)
+        secrets = await sealed.secrets_for(server)
     except SecretUnreadable:
         raise CredentialUnavailable(
             f"The API key or a header of {server.name!r} cannot be decrypted. Set it again."

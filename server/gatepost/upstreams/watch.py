@@ -21,7 +21,7 @@ class ChangeWatch:
     async def track(self, tenant: str) -> None:
         """Watch a tenant from now on; changes of data that is read after this are reported."""
         if tenant not in self._counts:
-            self._counts[tenant] = await self._counter.of(tenant)
+            self._counts[tenant] = await self._counter.count_for(tenant)
 
     def forget(self, tenant: str) -> None:
         """Stop watching a tenant."""

@@ -104,7 +104,7 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The tool's own name there."""
 
     @classmethod
-    def of(cls, tool: Tool) -> "ToolFacts":
+    def from_tool(cls, tool: Tool) -> "ToolFacts":
         """Return what decides the policy of a tool."""
         return cls(
             name=tool.name,

@@ -82,13 +82,13 @@ class ApprovalNeed(msgspec.Struct, frozen=True):
     machines_wait: bool = True
     """Whether the default approvers also decide about calls of machines."""
 
-    def of(self, caller: DisplayedParty) -> tuple[tuple[str, ...], ...]:
+    def approvers_for(self, caller: DisplayedParty) -> tuple[tuple[str, ...], ...]:
         """Return the approvers for that caller; empty if no person may approve its calls."""
         return self.by or _default_approvers(caller, machines_wait=self.machines_wait)
 
     def is_met_by(self, caller: DisplayedParty, needed: int, by: Iterable[tuple[str, ...]]) -> bool:
         """Return whether *needed* people who match every group of *by* are enough."""
-        return self.approvals <= needed and set(self.of(caller)) <= set(by)
+        return self.approvals <= needed and set(self.approvers_for(caller)) <= set(by)
 
 
 def _default_approvers(

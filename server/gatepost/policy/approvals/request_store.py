@@ -84,7 +84,7 @@ class RequestStore:
 
         ToolFailure if too many requests wait, or if a person could not judge the call.
         """
-        approvals = self._of(call.caller.tenant_id)
+        approvals = self._approvals_of(call.caller.tenant_id)
         digest = self.arguments.digest(tool, call.arguments)
         binding = binding_of(call, tool, digest, policy.version)
         new: StoredApproval | None = None
@@ -118,7 +118,7 @@ class RequestStore:
     async def _check_limits(self, caller: TenantContext) -> None:
         """Raise ToolFailure if too many wait; simultaneous calls may exceed it a little."""
         owner = caller.issuer, caller.subject, caller.subject_kind
-        waiting = await self._of(caller.tenant_id).count(*owner)
+        waiting = await self._approvals_of(caller.tenant_id).count(*owner)
         if waiting.of_caller >= self._settings.max_waiting_per_caller:
             message = OF_CALLER.format(count=waiting.of_caller)
             raise ToolFailure("rate_limit", message, retry_after=BUSY_S)
@@ -145,9 +145,9 @@ class RequestStore:
             until=now + need.timeout_s,
             reason=need.reason,
             needed=need.approvals,
-            by=need.of(party),
+            by=need.approvers_for(party),
             policy=policy,
-            facts=None if tool.origin is None else ToolFacts.of(tool),
+            facts=None if tool.origin is None else ToolFacts.from_tool(tool),
             request_id=call.request_id,
             correlation=call.correlation,
             read_only=tool.effects.read_only,
@@ -159,7 +159,7 @@ class RequestStore:
 
     async def get(self, tenant: str, request_id: str) -> StoredApproval | None:
         """Return a request in its current state."""
-        while (record := await self._of(tenant).get(request_id)) is not None:
+        while (record := await self._approvals_of(tenant).get(request_id)) is not None:
             if (approval := await self.current(approval_of(record))) is not None:
                 return approval
         return None
@@ -200,7 +200,9 @@ class RequestStore:
         """Change a request, with a webhook message of that kind; None if it changed meanwhile."""
         changed = approval.changed(self.clock(), keep_s=self._settings.keep_s, **changes)
         message = message_kind and self._notifier.message(message_kind, changed.request)
-        is_stored = await self._of(changed.request.tenant).replace(changed.record, message)
+        is_stored = await self._approvals_of(changed.request.tenant).replace(
+            changed.record, message
+        )
         return changed.stored() if is_stored else None
 
     async def decide(self, kind: ChangeKind, changed: StoredApproval, by: Approver | None) -> bool:
@@ -208,7 +210,7 @@ class RequestStore:
         request = changed.request
         await self._notifier.record(kind, request, by)
         message = self._notifier.message(kind, request)
-        if not await self._of(request.tenant).replace(changed.record, message):
+        if not await self._approvals_of(request.tenant).replace(changed.record, message):
             await self._notifier.record("void", request, by)
             return False
         await self._notifier.announce(kind, request, by, is_recorded=True)
@@ -231,12 +233,12 @@ class RequestStore:
                 if not is_known:
                     await self._notifier.announce("used", used.request)
                 return
-            record = await self._of(request.tenant).get(request.id)
+            record = await self._approvals_of(request.tenant).get(request.id)
             if record is None:
                 return
             approval = approval_of(record)
 
-    def _of(self, tenant: str) -> ApprovalStore:
+    def _approvals_of(self, tenant: str) -> ApprovalStore:
         return self._records.for_tenant(tenant).approvals
 
     async def _used(self, approval: StoredApproval, progress: Use) -> StoredApproval | None:

@@ -93,7 +93,7 @@ class ApprovalStage(Stage):
 
     def concerns(self, offer: Offer) -> bool:
         """Return whether a call of the tool may need approval."""
-        return isinstance(offer, Tool) and self._policies.of(offer) is not None
+        return isinstance(offer, Tool) and self._policies.policy_for(offer) is not None
 
     def __call__(
         self, call: Call, offer: Offer, arguments: Any, proceed: Next
@@ -101,7 +101,7 @@ class ApprovalStage(Stage):
         """Handle the call; implements `Stage`."""
         if not isinstance(offer, Tool) or call.resumes:
             return proceed(call, offer, arguments)
-        policy = self._policy_of(call.name) or self._policies.of(offer)
+        policy = self._policy_of(call.name) or self._policies.policy_for(offer)
         if policy is None:
             return proceed(call, offer, arguments)
         return self._hold(policy, call, offer, arguments, proceed)
@@ -119,7 +119,7 @@ class ApprovalStage(Stage):
         if granted is not None:
             remark("grant", granted)
             return await proceed(call, tool, arguments)
-        if not need.of(party_of(call.caller)):
+        if not need.approvers_for(party_of(call.caller)):
             await self._count_denial(call.caller)
             raise ToolFailure("denied", NO_APPROVER.format(tool=tool.name))
         approval = await self._requests.find_or_create(call, tool, need, policy)

@@ -226,7 +226,7 @@ def edited_changes(
         message = redaction.clean(request.tenant, refused.failure.message)
         raise Undecidable(f"The tool does not take these arguments: {message}") from None
     variables = variables_of(approval.details.caller, tool, arguments, checked)
-    policy = policies.of(tool)
+    policy = policies.policy_for(tool)
     need = None if policy is None else policy.need(variables)
     if need is not None and not need.is_met_by(request.caller, request.needed, request.by):
         raise Undecidable("These arguments need other approvers. Reject, and call again.")

@@ -30,7 +30,7 @@ def plan_of(settings: ApprovalsSettings, offers: Iterable[Offer]) -> Plan:
     """Return the policies of all tools; raises BadCondition."""
     conditions = conditions_of(settings)
     policies = {
-        tool.name: policy_of(settings, ToolFacts.of(tool), conditions)
+        tool.name: policy_of(settings, ToolFacts.from_tool(tool), conditions)
         for tool in offers
         if isinstance(tool, Tool)
     }
@@ -115,17 +115,17 @@ class ToolPolicies:
         """Return whether tenants may have tools of their own."""
         return self._tenant_tools is not None
 
-    def of(self, tool: Tool) -> ApprovalPolicy | None:
+    def policy_for(self, tool: Tool) -> ApprovalPolicy | None:
         """Return the policy of a tool; None if its calls never need approval."""
         if tool.name in self._tools:
             return self.plan.get(tool.name)
         if tool.name in SEARCH_TOOLS and tool.origin is None:
             return None
-        return self._of_tenant_tool(ToolFacts.of(tool))
+        return self._of_tenant_tool(ToolFacts.from_tool(tool))
 
     def needs_approval(self, tool: Tool) -> bool:
         """Return whether calls of a tool may have to wait for an approval."""
-        return self.of(tool) is not None
+        return self.policy_for(tool) is not None
 
     def of_request(self, request: ApprovalRequest) -> ApprovalPolicy | None:
         """Return the policy of a tenant's tool; None if it needs no approval any more."""
@@ -145,12 +145,12 @@ class ToolPolicies:
         if request.facts is None:
             return self._tools.get(request.tool)
         tool = self._current(request)
-        return tool if tool is not None and ToolFacts.of(tool) == request.facts else None
+        return tool if tool is not None and ToolFacts.from_tool(tool) == request.facts else None
 
     def has_changed(self, request: ApprovalRequest) -> bool:
         """Return whether the tool is known to be another than when the call was made."""
         tool = None if request.facts is None else self._current(request)
-        return tool is not None and ToolFacts.of(tool) != request.facts
+        return tool is not None and ToolFacts.from_tool(tool) != request.facts
 
     def may_run_again(self, request: ApprovalRequest, arguments: bytes | None) -> bool:
         """

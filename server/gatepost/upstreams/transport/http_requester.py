@@ -56,7 +56,7 @@ class HttpRequester:
             for last in (False, True):
                 signed = await self._credential.headers(self._principal)
                 options: Sending = {
-                    "headers": {**self._of(signed), **headers},
+                    "headers": {**self._credential_headers(signed), **headers},
                     "timeout_s": timeout_s,
                     "confidential": True,
                 }
@@ -70,7 +70,7 @@ class HttpRequester:
                         yield reply
                         return
 
-    def _of(self, signed: SignedHeaders) -> dict[str, str]:
+    def _credential_headers(self, signed: SignedHeaders) -> dict[str, str]:
         headers = {name.lower(): value for name, value in signed.headers.items()}
         for name in headers:
             if name in RESERVED_HEADERS or name.startswith(("content-", "mcp-", "proxy-")):
