@@ -248,7 +248,7 @@ async def pay_slowly(ctx: CallContext) -> str:
 
 
 class Request:
-    """A waiting request and its decision, with the interface of `Waiting`."""
+    """A waiting request and its decision, with the interface of `AwaitedDecision`."""
 
     def __init__(self, url: str) -> None:
         self.message, self.url, self.retry_after_s = MESSAGE, url, RETRY_AFTER_S

@@ -33,7 +33,13 @@ from gatepost.tools.calls.redaction import Redaction
 from gatepost.tools.calls.registry import Registry
 from gatepost.tools.calls.runner import Runner
 from gatepost.tools.calls.stage import Stage
-from gatepost.tools.context.client import NO_CLIENT, Client, InputRequest, SilentClient, Waiting
+from gatepost.tools.context.client import (
+    NO_CLIENT,
+    AwaitedDecision,
+    Client,
+    InputRequest,
+    SilentClient,
+)
 from gatepost.tools.offers.offer import Call, IdempotencyKey
 from gatepost.tools.offers.tenant_offers import OfferSource
 from gatepost.tools.schemas.secret import Secret
@@ -199,9 +205,9 @@ class WaitingClient(SilentClient):
     """A client that can wait for as long as it takes."""
 
     def __init__(self) -> None:
-        self.waits: list[Waiting] = []
+        self.waits: list[AwaitedDecision] = []
 
-    async def wait_for_decision(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: AwaitedDecision) -> None:
         self.waits.append(waiting)
         await waiting.over()
 

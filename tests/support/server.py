@@ -36,7 +36,7 @@ from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost.tools.calls.registry import Registry
 from gatepost.tools.calls.runner import Runner
 from gatepost.tools.calls.stage import Stage
-from gatepost.tools.context.client import NO_CLIENT, Client, InputRequest, SilentClient, Waiting
+from gatepost.tools.context.client import NO_CLIENT, Client, InputRequest, SilentClient
 from gatepost.tools.offers.offer import Call
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Problem
@@ -306,7 +306,7 @@ class DecidingClient(SilentClient):
         await self.decided.wait()
         return {key: {"action": "accept", "content": {}} for key in requests}
 
-    async def wait_for_decision(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: object) -> None:
         self.asked.set()
         await self.decided.wait()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.upstreams.assembly import Listed, assembled
+from gatepost.upstreams.assembly import FetchedLists, assembled
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.upstreams.definition_pins import Pins
@@ -22,11 +22,11 @@ from tests.upstreams.conftest import (
 SERVER = UpstreamServer(id="s1", tenant="acme", name="crm")
 
 
-async def fetch(upstream: ScriptedUpstream, server: UpstreamServer = SERVER) -> Listed:
+async def fetch(upstream: ScriptedUpstream, server: UpstreamServer = SERVER) -> FetchedLists:
     return await fetched(upstream, server)
 
 
-def catalogue(listed: Listed, before: Catalogue | None = None) -> Catalogue:
+def catalogue(listed: FetchedLists, before: Catalogue | None = None) -> Catalogue:
     return assembled(SERVER, listed, Pins(), before, now=5.0)[0]
 
 

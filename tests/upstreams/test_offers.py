@@ -11,7 +11,7 @@ from gatepost.tools.authoring.resource import document
 from gatepost.tools.calls.registry import Registry
 from gatepost.tools.offers.offer import CallContext, Effects, Offer, Tool, ToolFailure
 from gatepost.tools.offers.offer_kinds import Prompt, ResourceOffer, Template
-from gatepost.upstreams.assembly import Listed, assembled
+from gatepost.upstreams.assembly import FetchedLists, assembled
 from gatepost.upstreams.catalogue import Catalogue, Section
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins
@@ -48,7 +48,7 @@ def catalogue_of(server: UpstreamServer, **lists: Any) -> Catalogue:
         revision="2026-07-28",
         capabilities=lists.get("capabilities", ALL_CAPABILITIES),
     )
-    listed = Listed(description=description, definitions=tuple(definitions))
+    listed = FetchedLists(description=description, definitions=tuple(definitions))
     return assembled(server, listed, Pins(), None, now=1.0)[0]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.upstreams import definition_pins as pinning_module
-from gatepost.upstreams.assembly import Listed, after_accepting, assembled, pins_after
+from gatepost.upstreams.assembly import FetchedLists, after_accepting, assembled, pins_after
 from gatepost.upstreams.catalogue import Catalogue, Section
 from gatepost.upstreams.cleaning import Unusable
 from gatepost.upstreams.connection import ServerDescription
@@ -39,7 +39,7 @@ class Pinned:
     ) -> "Pinned":
         """Take up what the server lists now."""
         definitions, left_out = read_list(section, tools)
-        listed = Listed(
+        listed = FetchedLists(
             description=ServerDescription(
                 era="modern", revision="2026-07-28", capabilities={}, instructions=instructions
             ),

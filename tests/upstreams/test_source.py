@@ -11,7 +11,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.offers.tenant_offers import Agent, OfferSource, TenantOffers
 from gatepost.upstreams import upstream_offers as source_module
 from gatepost.upstreams.agents import AgentRegistration
-from gatepost.upstreams.assembly import Listed, assembled
+from gatepost.upstreams.assembly import FetchedLists, assembled
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.definitions import read_list
@@ -90,7 +90,7 @@ async def store_catalogue(
     """Store what a fetch brought."""
     description = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
     definitions, _ = read_list("tools", tools)
-    listed = Listed(description=description, definitions=definitions, ttl_ms=ttl_ms)
+    listed = FetchedLists(description=description, definitions=definitions, ttl_ms=ttl_ms)
     new_catalogue, _ = assembled(server, listed, Pins(), None, now=1.0)
     await store.catalogues.put(
         server.tenant, new_catalogue, None if caller is None else caller.principal_key

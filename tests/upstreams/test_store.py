@@ -14,7 +14,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.upstreams import store as store_module
 from gatepost.upstreams.agents import AgentRegistration
-from gatepost.upstreams.assembly import Listed, assembled
+from gatepost.upstreams.assembly import FetchedLists, assembled
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.change_counter import ChangeCounter
 from gatepost.upstreams.connection import ServerDescription
@@ -318,11 +318,11 @@ async def test_servers_of_the_configuration_come_first(
     assert configured.id == configured_id("acme", "files") != configured_id("beta", "files")
 
 
-def fetched_lists(*tools: Any) -> Listed:
+def fetched_lists(*tools: Any) -> FetchedLists:
     """Return the lists of a fetch."""
     definitions, left_out = read_list("tools", tools)
     server = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
-    return Listed(
+    return FetchedLists(
         description=server, definitions=definitions, left_out=left_out, whole=frozenset({"tools"})
     )
 

@@ -197,7 +197,7 @@ class IssuerCheck:
             return ""
         try:
             endpoint = client.token_endpoint or metadata.endpoint("token_endpoint")
-            await self._redeem_nothing(endpoint, client, callback)
+            await self._probe_token_endpoint(endpoint, client, callback)
         except FetchError as error:
             code = error.error or ("invalid_grant" if error.status == 400 else "")
             if code and code not in {"invalid_client", "unauthorized_client"}:
@@ -211,7 +211,9 @@ class IssuerCheck:
             return ""
         return "the dashboard's client is known"
 
-    async def _redeem_nothing(self, endpoint: str, client: DashboardClient, callback: str) -> None:
+    async def _probe_token_endpoint(
+        self, endpoint: str, client: DashboardClient, callback: str
+    ) -> None:
         """
         Redeem a code that was never issued: a refusal of the code accepts the client.
 

@@ -4,20 +4,23 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from gatepost.tools.context.client import InputRequest, Waiting
+from gatepost.tools.context.client import AwaitedDecision, InputRequest
 from gatepost.tools.context.elicitation import InvalidAnswer, check_answer
 
 
 class ApprovalUrl:
     """
-    A `Waiting` that also ends when the user of the client declines the page.
+    A `AwaitedDecision` that also ends when the user of the client declines the page.
 
     *client_answer* shows the page and returns the client's answer, which is never a decision. If
     the client fails to show the page, it waits like a client that was not asked.
     """
 
     def __init__(
-        self, waiting: Waiting, page: InputRequest, client_answer: Awaitable[Mapping[str, Any]]
+        self,
+        waiting: AwaitedDecision,
+        page: InputRequest,
+        client_answer: Awaitable[Mapping[str, Any]],
     ) -> None:
         self.message, self.url = waiting.message, waiting.url
         self.message_with_url, self.retry_after_s = waiting.message_with_url, waiting.retry_after_s

@@ -19,7 +19,13 @@ from gatepost.mcp.request import Meta
 from gatepost.mcp.responses import MethodResult
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import LocalLimits
-from gatepost.tools.context.client import LEVELS, Capabilities, LoggingLevel, SilentClient, Waiting
+from gatepost.tools.context.client import (
+    LEVELS,
+    AwaitedDecision,
+    Capabilities,
+    LoggingLevel,
+    SilentClient,
+)
 
 T = TypeVar("T")
 
@@ -149,7 +155,7 @@ class StreamClient(SilentClient):
         # A loop that reports each of a million rows must let other tasks run.
         await asyncio.sleep(0)
 
-    async def hold(self, waiting: Waiting, for_s: float, stopping: asyncio.Event) -> bool:
+    async def hold(self, waiting: AwaitedDecision, for_s: float, stopping: asyncio.Event) -> bool:
         """
         Keep the request open until the call is decided; return whether it is.
 
@@ -282,7 +288,7 @@ _decode_info = msgspec.json.Decoder(ClientInfo).decode
 
 
 async def decided(
-    waiting: Waiting, keep_alive: SendKeepAlive, *, for_s: float, stopping: asyncio.Event
+    waiting: AwaitedDecision, keep_alive: SendKeepAlive, *, for_s: float, stopping: asyncio.Event
 ) -> bool:
     """
     Wait up to *for_s* seconds for the decision; return whether there is one.
@@ -314,7 +320,7 @@ async def decided(
         return False
 
 
-def watched(waiting: Waiting) -> AbstractAsyncContextManager["asyncio.Task[None]"]:
+def watched(waiting: AwaitedDecision) -> AbstractAsyncContextManager["asyncio.Task[None]"]:
     """Return a task that ends when the call is decided; an unavailable store only delays it."""
     return _task_of(_until_decided(waiting))
 
@@ -330,7 +336,7 @@ async def _task_of(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Task[
         await asyncio.wait({task})
 
 
-async def _until_decided(waiting: Waiting) -> None:
+async def _until_decided(waiting: AwaitedDecision) -> None:
     while True:
         try:
             await waiting.over()

@@ -29,11 +29,11 @@ from gatepost.telemetry.trace import marked, shared
 from gatepost.tools.context.client import (
     MAX_KEPT_BYTES,
     PAGES,
+    AwaitedDecision,
     Capabilities,
     InputNeeded,
     InputRequest,
     MissingCapability,
-    Waiting,
     lacking,
     pending,
     required_by,
@@ -207,7 +207,7 @@ class RoundTripClient(StreamClient):
         self._responses = {**remaining, key: InputResponse(request_digest, response.answer)}
         return answer
 
-    async def wait_for_decision(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: AwaitedDecision) -> None:
         """
         Wait for a decision; a client that opens pages is shown the page and calls again.
 
@@ -231,7 +231,7 @@ class RoundTripClient(StreamClient):
                 raise pending(waiting)
             raise InputNeeded({key: page})
 
-    def _page(self, waiting: Waiting) -> InputRequest | None:
+    def _page(self, waiting: AwaitedDecision) -> InputRequest | None:
         """Return the page to show; None if the client does not open pages."""
         if not waiting.url or not self._may_ask or lacking(self.capabilities, PAGES):
             return None

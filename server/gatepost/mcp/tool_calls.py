@@ -22,12 +22,12 @@ from gatepost.tools.calls.redacted_call import has_tool_started
 from gatepost.tools.calls.registry import UnknownTool
 from gatepost.tools.calls.runner import EXPIRED, UNRECORDED_EFFECT
 from gatepost.tools.context.client import (
+    AwaitedDecision,
     Client,
     InputRequest,
     LoggingLevel,
     MissingCapability,
     TaskNotAccepted,
-    Waiting,
 )
 from gatepost.tools.offers.offer import Call, Failure, Outcome, Tool
 
@@ -145,7 +145,7 @@ class DetachableClient:
             self.before.answered.append((requests, answers))
         return answers
 
-    async def wait_for_decision(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: AwaitedDecision) -> None:
         """Turn the call into a task and wait for a decision."""
         if not self._is_task:
             self.before.unstarted = not has_tool_started()

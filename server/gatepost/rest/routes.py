@@ -72,7 +72,7 @@ class RestRoutes:
         self._serve: ServeCall = self._called if wrap_call is None else wrap_call(self._called)
         self._runner = runner
         self._registry = registry
-        self._descriptors = Descriptors(registry, runner.may)
+        self._descriptors = Descriptors(registry, runner.is_permitted)
         self._exchange = RestExchange(
             challenge=challenge,
             resource_of=resource_of,

@@ -20,7 +20,7 @@ from gatepost.upstreams.cleaning import (
 )
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins, accept, review, review_instructions
-from gatepost.upstreams.definitions import Found
+from gatepost.upstreams.definitions import FoundDefinition
 from gatepost.upstreams.offered_names import offered_name
 from gatepost.upstreams.upstream_server import UpstreamServer
 
@@ -37,11 +37,11 @@ _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _encode = msgspec.json.encode
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class FetchedLists(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one fetch."""
 
     description: ServerDescription
-    definitions: tuple[Found, ...] = ()
+    definitions: tuple[FoundDefinition, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     whole: frozenset[Section] = frozenset()
     """The sections that were listed completely."""
@@ -52,7 +52,12 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assembled(
-    server: UpstreamServer, listed: Listed, pins: Pins, before: Catalogue | None, *, now: float
+    server: UpstreamServer,
+    listed: FetchedLists,
+    pins: Pins,
+    before: Catalogue | None,
+    *,
+    now: float,
 ) -> tuple[Catalogue, Pins]:
     """Return the catalogue after a fetch and the pins; it takes time, so call it in a thread."""
     complete = listed.whole if server.catalogue == "shared" else frozenset[Section]()
@@ -97,7 +102,7 @@ def assembled(
 
 def after_accepting(server: UpstreamServer, catalogue: Catalogue, pins: Pins) -> Catalogue:
     """Return a catalogue after its pins changed, without asking the server again."""
-    offered: list[Found] = []
+    offered: list[FoundDefinition] = []
     changes: list[Change] = []
     instructions = catalogue.instructions
     for change in catalogue.changes:
@@ -110,7 +115,7 @@ def after_accepting(server: UpstreamServer, catalogue: Catalogue, pins: Pins) ->
             instructions = cleaned(str(change.after["instructions"]), MAX_DESCRIPTION)[0]
         else:
             offered.append(
-                Found(
+                FoundDefinition(
                     section=change.section,
                     key=change.key,
                     value=change.after,
@@ -132,7 +137,7 @@ def pins_after(catalogue: Catalogue, pins: Pins, digests: Iterable[str] | None) 
     return accept(pins, catalogue.changes, None if digests is None else frozenset(digests))
 
 
-def definition_of(server: UpstreamServer, listed: Found) -> Definition:
+def definition_of(server: UpstreamServer, listed: FoundDefinition) -> Definition:
     """Return the clean definition of one that may be offered; raises Unusable."""
     value, report = dict(listed.value), list[str]()
     for member, max_chars in (("title", MAX_TITLE), ("description", MAX_DESCRIPTION)):
@@ -164,7 +169,7 @@ def definition_of(server: UpstreamServer, listed: Found) -> Definition:
 
 def _definitions(
     server: UpstreamServer,
-    offered: Iterable[Found],
+    offered: Iterable[FoundDefinition],
     definitions_before: Mapping[tuple[Section, str], Definition] = NO_DEFINITIONS,
 ) -> tuple[list[Definition], list[LeftOut]]:
     definitions: list[Definition] = []
@@ -184,7 +189,7 @@ def _definitions(
     return definitions, left_out
 
 
-def _is_same(server: UpstreamServer, listed: Found, before: Definition) -> bool:
+def _is_same(server: UpstreamServer, listed: FoundDefinition, before: Definition) -> bool:
     """Return whether a definition was cleaned before, with all that its digest does not cover."""
     if before.digest != listed.digest or before.name != _name(server, listed):
         return False
@@ -192,7 +197,7 @@ def _is_same(server: UpstreamServer, listed: Found, before: Definition) -> bool:
     return all(listed.value.get(member) == before.value.get(member) for member in members)
 
 
-def _name(server: UpstreamServer, listed: Found) -> str:
+def _name(server: UpstreamServer, listed: FoundDefinition) -> str:
     if listed.section == "tools":
         return offered_name(server.name, server.renames.get(listed.key, listed.key))
     return offered_name(server.name, listed.key) if listed.section == "prompts" else listed.key

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.upstreams.catalogue import Change, Section
-from gatepost.upstreams.definitions import Found
+from gatepost.upstreams.definitions import FoundDefinition
 from gatepost.upstreams.digest import digest_of
 from gatepost.upstreams.upstream_server import Pin
 
@@ -63,13 +63,13 @@ class Pins(msgspec.Struct, frozen=True):
 class Review(msgspec.Struct, frozen=True, kw_only=True):
     """The definitions of a server that may be offered, and those that wait."""
 
-    offered: tuple[Found, ...]
+    offered: tuple[FoundDefinition, ...]
     changes: tuple[Change, ...]
     pins: Pins
 
 
 def review(
-    pin: Pin, pins: Pins, listed: Collection[Found], complete: Collection[Section]
+    pin: Pin, pins: Pins, listed: Collection[FoundDefinition], complete: Collection[Section]
 ) -> Review:
     """
     Compare definitions with those that are pinned.
@@ -83,7 +83,7 @@ def review(
     missing = _missing(pins, listed, complete)
     unpinned = [item for item in listed if pins.get(item.section, item.key) is None]
     renamed = _renamed(missing, unpinned)
-    offered: list[Found] = []
+    offered: list[FoundDefinition] = []
     changes: list[Change] = []
     fresh: list[tuple[PinnedSection, str, PinnedDefinition | None]] = []
     for definition in listed:
@@ -168,7 +168,7 @@ def _lines(value: Mapping[str, Any] | None) -> list[str]:
     return [*lines[:MAX_DIFF_LINES], f"… {remaining} more lines, digest {digest_of(value)}"]
 
 
-def _change(listed: Found, before: PinnedDefinition | None) -> Change:
+def _change(listed: FoundDefinition, before: PinnedDefinition | None) -> Change:
     return Change(
         section=listed.section,
         key=listed.key,
@@ -183,7 +183,7 @@ def _gone_digest(pinned: PinnedDefinition) -> str:
 
 
 def _missing(
-    pins: Pins, listed: Collection[Found], complete: Collection[Section]
+    pins: Pins, listed: Collection[FoundDefinition], complete: Collection[Section]
 ) -> dict[tuple[Section, str], PinnedDefinition]:
     present = {(definition.section, definition.key) for definition in listed}
     return {
@@ -195,7 +195,7 @@ def _missing(
 
 
 def _renamed(
-    missing: Mapping[tuple[Section, str], PinnedDefinition], new: Iterable[Found]
+    missing: Mapping[tuple[Section, str], PinnedDefinition], new: Iterable[FoundDefinition]
 ) -> dict[tuple[Section, str], PinnedDefinition]:
     """Return, for new definitions, those that are gone and whose content they have."""
     by_content: dict[str, list[PinnedDefinition]] = {}

@@ -39,7 +39,7 @@ _VOLATILE = frozenset({"icons", "size"})
 """Members that change without a new meaning, so that no digest covers them."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """One definition as the upstream wrote it, in the newest revision's form."""
 
     section: Section
@@ -50,9 +50,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_list(
     section: Section, items: Iterable[Any]
-) -> tuple[tuple[Found, ...], tuple[LeftOut, ...]]:
+) -> tuple[tuple[FoundDefinition, ...], tuple[LeftOut, ...]]:
     """Return the definitions of one list, and those that cannot be read, with the reasons."""
-    definitions: dict[str, Found] = {}
+    definitions: dict[str, FoundDefinition] = {}
     left_out: list[LeftOut] = []
     for number, item in enumerate(items, 1):
         key = _key_of(section, item)
@@ -75,7 +75,7 @@ def _key_of(section: Section, item: Any) -> str | None:
     return key if isinstance(key, str) and key else None
 
 
-def _read(section: Section, key: str | None, item: Any) -> Found:
+def _read(section: Section, key: str | None, item: Any) -> FoundDefinition:
     if key is None:
         raise Unusable(f"it has no {KEYS[section]}")
     if len(key) > MAX_KEY or not is_visible(key):
@@ -92,7 +92,7 @@ def _read(section: Section, key: str | None, item: Any) -> Found:
     if section == "tools" and "title" not in value and isinstance(title, str) and title:
         # Before 2025-06-18 the annotations had the title.
         value["title"] = title
-    return Found(section=section, key=key, value=value, digest=digest_of(_lasting(value)))
+    return FoundDefinition(section=section, key=key, value=value, digest=digest_of(_lasting(value)))
 
 
 def _lasting(value: Mapping[str, Any]) -> dict[str, Any]:

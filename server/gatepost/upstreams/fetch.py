@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.upstreams.assembly import Listed
+from gatepost.upstreams.assembly import FetchedLists
 from gatepost.upstreams.catalogue import LeftOut, Section
 from gatepost.upstreams.connection import (
     ConnectionFailure,
@@ -53,7 +53,7 @@ class ListedSection(msgspec.Struct, kw_only=True):
     failure: str = ""
 
 
-async def fetched(connection: UpstreamConnection, server: UpstreamServer) -> Listed:
+async def fetched(connection: UpstreamConnection, server: UpstreamServer) -> FetchedLists:
     """
     Return what the upstream lists.
 
@@ -75,7 +75,7 @@ async def fetched(connection: UpstreamConnection, server: UpstreamServer) -> Lis
         raise listing.first_failure or ConnectionFailure("invalid", failure)
     # Canonical JSON of megabytes takes seconds.
     definitions, left_out = await asyncio.to_thread(_read, by_section)
-    return Listed(
+    return FetchedLists(
         description=description,
         definitions=definitions,
         left_out=left_out,

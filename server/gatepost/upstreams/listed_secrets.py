@@ -5,22 +5,22 @@ from typing import Any
 
 import msgspec
 
-from gatepost.upstreams.assembly import Listed
+from gatepost.upstreams.assembly import FetchedLists
 from gatepost.upstreams.catalogue import LeftOut
-from gatepost.upstreams.definitions import Found
+from gatepost.upstreams.definitions import FoundDefinition
 
 RemoveSecrets = Callable[[str], str]
 """Returns a text without the secrets of one tenant."""
 REASON = "it repeats a secret in a name"
 
 
-def without_secrets(listed: Listed, clean: RemoveSecrets) -> Listed:
+def without_secrets(listed: FetchedLists, clean: RemoveSecrets) -> FetchedLists:
     """
     Return what a fetch brought without secrets; it takes time, so call it in a thread.
 
     Digests stay those of the server's own words. A definition with a secret in a name is left out.
     """
-    definitions: list[Found] = []
+    definitions: list[FoundDefinition] = []
     left_out = list(listed.left_out)
     for definition in listed.definitions:
         text = "\n".join(_texts(definition.value))

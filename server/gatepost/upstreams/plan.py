@@ -23,7 +23,7 @@ LAST_RETRY_S = 900.0
 RANDOM = random.SystemRandom()
 
 
-class Planned:
+class PlannedCatalogue:
     """One catalogue that this process looks after."""
 
     __slots__ = (
@@ -84,8 +84,8 @@ def retry_in(attempts: int) -> float:
 def planned_servers(
     servers: Iterable[UpstreamServer],
     catalogues: Mapping[str, Catalogue | None],
-    before: Mapping[str, Planned],
-) -> dict[str, Planned]:
+    before: Mapping[str, PlannedCatalogue],
+) -> dict[str, PlannedCatalogue]:
     """Return the plan of a tenant, with the state of its previous plan."""
     by_id = {server.id: server for server in servers}
     plan = {
@@ -98,7 +98,7 @@ def planned_servers(
             continue
         shared = before.get(catalogue_key(server.id, None))
         is_kept = shared is not None and shared.server == server
-        planned = shared if shared is not None and is_kept else Planned(server, None)
+        planned = shared if shared is not None and is_kept else PlannedCatalogue(server, None)
         catalogue = catalogues.get(server.id)
         if catalogue is not None and catalogue.fetched_at > planned.fetched_at:
             planned.take(catalogue)

@@ -15,7 +15,7 @@ from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.catalogue_store import catalogue_key
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.plan import (
-    Planned,
+    PlannedCatalogue,
     Principal,
     is_followed,
     planned_servers,
@@ -72,7 +72,7 @@ class CatalogueRefresher(CatalogueDemandListener):
         self._subscription, self._clock = subscription, clock
         self._used: dict[str, float] = {}
         self._unplanned: set[str] = set()
-        self._plans: dict[str, dict[str, Planned]] = {}
+        self._plans: dict[str, dict[str, PlannedCatalogue]] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[Catalogue]] = {}
         self._following: dict[tuple[str, str], tuple[UpstreamServer, asyncio.Task[None]]] = {}
         self._refreshing: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -90,7 +90,7 @@ class CatalogueRefresher(CatalogueDemandListener):
         key = catalogue_key(server.id, principal)
         plan = self._plans.setdefault(server.tenant, {})
         if key not in plan:
-            plan[key] = Planned(server, principal)
+            plan[key] = PlannedCatalogue(server, principal)
             persons = [
                 person_key for person_key, planned in plan.items() if planned.principal is not None
             ]
@@ -129,7 +129,7 @@ class CatalogueRefresher(CatalogueDemandListener):
         if running is not None:
             await asyncio.wait([running])
         # A caller that stops waiting does not end the fetch of the others.
-        return await asyncio.shield(self._fetch(Planned(server, principal)))
+        return await asyncio.shield(self._fetch(PlannedCatalogue(server, principal)))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -231,7 +231,7 @@ class CatalogueRefresher(CatalogueDemandListener):
         if (planned := plan.get(server.id)) is not None:
             planned.is_polled = is_polled
 
-    def _start(self, key: str, planned: Planned) -> None:
+    def _start(self, key: str, planned: PlannedCatalogue) -> None:
         tenant = planned.server.tenant
         of_tenant = sum(refreshing_tenant == tenant for refreshing_tenant, _ in self._refreshing)
         if (tenant, key) in self._refreshing or (tenant, key) in self._tasks:
@@ -242,7 +242,9 @@ class CatalogueRefresher(CatalogueDemandListener):
         self._refreshing[tenant, key] = task
         task.add_done_callback(lambda task: self._refreshed_once(key, planned, task))
 
-    def _refreshed_once(self, key: str, planned: Planned, task: "asyncio.Task[None]") -> None:
+    def _refreshed_once(
+        self, key: str, planned: PlannedCatalogue, task: "asyncio.Task[None]"
+    ) -> None:
         self._refreshing.pop((planned.server.tenant, key), None)
         if not task.cancelled() and task.exception() is not None:
             # Without a pause, an unexpected error would return at once.
@@ -251,11 +253,11 @@ class CatalogueRefresher(CatalogueDemandListener):
                 "catalogue_refresh_failed", extra={"server": planned.server.name, **reason_of(task)}
             )
 
-    def _pause(self, planned: Planned) -> None:
+    def _pause(self, planned: PlannedCatalogue) -> None:
         planned.attempts += 1
         planned.due_at = self._clock() + retry_in(planned.attempts)
 
-    async def _refreshed(self, key: str, planned: Planned) -> None:
+    async def _refreshed(self, key: str, planned: PlannedCatalogue) -> None:
         tenant, lease = planned.server.tenant, f"fetch/{key}"
         try:
             if not await self._leases.take(tenant, lease, LEASE_S):
@@ -268,7 +270,7 @@ class CatalogueRefresher(CatalogueDemandListener):
         except (ConnectionFailure, StoreUnavailable):
             self._pause(planned)
 
-    async def _fetch_if_due(self, planned: Planned) -> None:
+    async def _fetch_if_due(self, planned: PlannedCatalogue) -> None:
         server = planned.server
         stored = await self._store.catalogues.get(server.tenant, server.id, planned.principal)
         if (
@@ -284,7 +286,7 @@ class CatalogueRefresher(CatalogueDemandListener):
         if catalogue.failure:
             self._pause(planned)
 
-    def _fetch(self, planned: Planned) -> "asyncio.Task[Catalogue]":
+    def _fetch(self, planned: PlannedCatalogue) -> "asyncio.Task[Catalogue]":
         server = planned.server
         key = (server.tenant, catalogue_key(server.id, planned.principal))
         task = self._tasks.get(key)
@@ -294,7 +296,7 @@ class CatalogueRefresher(CatalogueDemandListener):
             task.add_done_callback(lambda task: self._on_task_end(key, task))
         return task
 
-    async def _fetched(self, planned: Planned, key: str) -> Catalogue:
+    async def _fetched(self, planned: PlannedCatalogue, key: str) -> Catalogue:
         catalogue = await self._update.run(planned.server, planned.principal)
         current = self._plans.get(planned.server.tenant, {}).get(key)
         planned.take(catalogue)

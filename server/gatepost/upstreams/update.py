@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from gatepost.tools.context.interfaces import ListName
-from gatepost.upstreams.assembly import Listed, assembled
+from gatepost.upstreams.assembly import FetchedLists, assembled
 from gatepost.upstreams.catalogue import Catalogue, Section, same_content
 from gatepost.upstreams.catalogue_store import CatalogueTooLarge
 from gatepost.upstreams.connection import ConnectionFailure, Connections
@@ -78,7 +78,11 @@ class CatalogueUpdate:
         raise failure
 
     async def _keep(
-        self, server: UpstreamServer, listed: Listed, principal: Principal | None, began: float
+        self,
+        server: UpstreamServer,
+        listed: FetchedLists,
+        principal: Principal | None,
+        began: float,
     ) -> Catalogue:
         catalogues, tenant = self._store.catalogues, server.tenant
         before = await catalogues.get(tenant, server.id, principal)

@@ -24,7 +24,7 @@ MAX_CHARACTERS = 20_000
 MAX_TITLE = 250
 
 
-class Delivered(BaseModel):
+class ProviderDelivery(BaseModel):
     """One provider that accepted the message."""
 
     service: str
@@ -33,7 +33,7 @@ class Delivered(BaseModel):
     """The number of messages that it became."""
 
 
-class Undelivered(BaseModel):
+class FailedDelivery(BaseModel):
     """One provider that did not accept the message, or not all of it."""
 
     service: str
@@ -44,8 +44,8 @@ class Sent(BaseModel):
     """The providers that the message was sent to."""
 
     channel: str
-    delivered: list[Delivered]
-    failed: list[Undelivered]
+    delivered: list[ProviderDelivery]
+    failed: list[FailedDelivery]
 
 
 class Unsent(msgspec.Struct, frozen=True):
@@ -93,14 +93,14 @@ async def chat_send(
     trusted = await asyncio.to_thread(_trusted, ctx.settings(Network).ca_bundle)
     texts = {"body": message, "title": title or "", "ca": trusted, "max_parts": settings.max_parts}
     results = await asyncio.gather(*(_send(ctx, url, texts, settings.timeout_s) for url in urls))
-    delivered = [result for result in results if isinstance(result, Delivered)]
+    delivered = [result for result in results if isinstance(result, ProviderDelivery)]
     unsent = [result for result in results if isinstance(result, Unsent)]
     if unsent and not delivered and not any(result.partly for result in unsent):
         raise _failure(channel, unsent)
     return Sent(
         channel=channel,
         delivered=delivered,
-        failed=[Undelivered(service=result.service, reason=result.reason) for result in unsent],
+        failed=[FailedDelivery(service=result.service, reason=result.reason) for result in unsent],
     )
 
 
@@ -118,7 +118,7 @@ def _trusted(bundle: str) -> str:
 
 async def _send(
     ctx: CallContext, url: str, texts: dict[str, Any], timeout_s: float
-) -> Delivered | Unsent:
+) -> ProviderDelivery | Unsent:
     """Send to one destination; a reported failure holds no part of the URL."""
     connections = WorkerConnections(ctx.http, ctx.settings(Network))
     async with connections.open():
@@ -142,7 +142,7 @@ async def _send(
     if "problem" in result:
         return _problem(result, texts["max_parts"])
     if result["parts"] == result["of"] > 0:
-        return Delivered(service=result["service"], parts=result["parts"])
+        return ProviderDelivery(service=result["service"], parts=result["parts"])
     return _refused(result, connections.failures)
 
 

@@ -39,7 +39,7 @@ MEGABYTE = 1 << 20
 _encode = msgspec.json.encode
 
 
-class Printed(msgspec.Struct, frozen=True, tag_field="type", tag="print"):
+class PrintedText(msgspec.Struct, frozen=True, tag_field="type", tag="print"):
     """A script printed something."""
 
     text: str
@@ -58,14 +58,14 @@ class ScriptValue(msgspec.Struct, frozen=True, tag_field="type", tag="done"):
     value: Any
 
 
-class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
+class FailureReport(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
     """A script failed; ``reason`` is a key of `errors.REASONS`."""
 
     reason: str
     message: str = ""
 
 
-WorkerMessage = Printed | ToolRequested | ScriptValue | Failed
+WorkerMessage = PrintedText | ToolRequested | ScriptValue | FailureReport
 _frames: msgspec.json.Decoder[WorkerMessage] = msgspec.json.Decoder(WorkerMessage)
 
 
@@ -79,7 +79,7 @@ class ScriptWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScriptFailed(Exception):
-    """The script has no value; `Failed` has the reasons."""
+    """The script has no value; `FailureReport` has the reasons."""
 
     def __init__(self, reason: str, message: str = "", printed: str = "") -> None:
         super().__init__(reason)
@@ -149,9 +149,9 @@ class ScriptProcess:
                 if depth_of(frame.value) > MAX_DEPTH:
                     raise ScriptFailed("depth")
                 return frame.value
-            if isinstance(frame, Failed):
+            if isinstance(frame, FailureReport):
                 raise ScriptFailed(frame.reason, frame.message[: 2 * worker.MAX_MESSAGE])
-            if isinstance(frame, Printed):
+            if isinstance(frame, PrintedText):
                 self._print(frame.text)
                 # Data that has arrived is read without waiting, which would delay others.
                 await asyncio.sleep(0)

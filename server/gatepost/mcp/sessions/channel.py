@@ -21,7 +21,7 @@ SignalKind = Literal["cancel", "end", "listen", "watch", "asked", "answer", "eve
 _encode = msgspec.msgpack.encode
 
 
-class Signal(msgspec.Struct, frozen=True, array_like=True):
+class ChannelSignal(msgspec.Struct, frozen=True, array_like=True):
     """
     A message between the parts of a session, in any process.
 
@@ -34,9 +34,9 @@ class Signal(msgspec.Struct, frozen=True, array_like=True):
     by: str = ""
 
 
-_decode = msgspec.msgpack.Decoder(Signal).decode
+_decode = msgspec.msgpack.Decoder(ChannelSignal).decode
 
-ReceiveSignal = Callable[[Signal], None]
+ReceiveSignal = Callable[[ChannelSignal], None]
 EditSession = Callable[[SessionRecord], SessionRecord]
 """Returns the changed record; it may be called again with a newer one."""
 
@@ -100,7 +100,7 @@ class MessageChannel:
 
     async def send(self, kind: SignalKind, target_id: str = "", by: str = "") -> None:
         """Send a message to all parts of the session, in any process."""
-        await self._shared_store.publish(self._topic, _encode(Signal(kind, target_id, by)))
+        await self._shared_store.publish(self._topic, _encode(ChannelSignal(kind, target_id, by)))
 
     async def follow(self, receive: ReceiveSignal) -> Subscription:
         """Subscribe to the session's messages from now on."""
@@ -195,7 +195,7 @@ class RegisteredSession:
         self.is_stale = True
         self.following: Subscription | None = None
 
-    def receive(self, signal: Signal) -> None:
+    def receive(self, signal: ChannelSignal) -> None:
         """Handle a message from another part of the session."""
         if signal.kind in ("end", "watch"):
             self.is_stale = True

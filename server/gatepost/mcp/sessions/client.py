@@ -20,7 +20,7 @@ from gatepost.mcp.client import StreamClient
 from gatepost.mcp.jsonrpc import URL_ELICITATION, JsonRpcError, notification, request
 from gatepost.mcp.projection import URL_ELICITATION_REVISION, projected
 from gatepost.mcp.responses import MethodResult
-from gatepost.mcp.sessions.channel import MessageChannel, Signal
+from gatepost.mcp.sessions.channel import ChannelSignal, MessageChannel
 from gatepost.mcp.sessions.request_messages import RequestMessages
 from gatepost.mcp.sessions.resumable import ResumableResponse
 from gatepost.secrets.keyring import KeyRing
@@ -29,12 +29,12 @@ from gatepost.storage.shared_store import Wakeable
 from gatepost.telemetry.trace import marked
 from gatepost.tools.context.client import (
     PAGES,
+    AwaitedDecision,
     Capabilities,
     InputNeeded,
     InputRequest,
     LoggingLevel,
     MissingCapability,
-    Waiting,
     lacking,
     pending,
     required_by,
@@ -218,7 +218,7 @@ class SessionClient(StreamClient):
         finally:
             self._client_requests.close(self._caller, len(pending_requests))
 
-    async def wait_for_decision(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: AwaitedDecision) -> None:
         """Wait for a decision on the open stream; show the page to a client that opens pages."""
         stream, allowed_s = self._resumable, self._allowed_s(self._caller)
         opens = (
@@ -282,7 +282,7 @@ class SessionClient(StreamClient):
         waiting = {pending.identity: pending for pending in pending_requests}
         answered = Wakeable()
 
-        def on_signal(signal: Signal) -> None:
+        def on_signal(signal: ChannelSignal) -> None:
             if signal.kind == "answer" and signal.target_id in waiting:
                 answered.wake()
 

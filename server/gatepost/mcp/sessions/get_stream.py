@@ -11,7 +11,7 @@ from gatepost.mcp.change_notifications import ChangeNotification, ChangeSubscrip
 from gatepost.mcp.event_stream import frame
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, JsonRpcError, notification
 from gatepost.mcp.server import McpServer
-from gatepost.mcp.sessions.channel import MessageChannel, Signal
+from gatepost.mcp.sessions.channel import ChannelSignal, MessageChannel
 from gatepost.mcp.sessions.open_streams import OpenSessionStream
 from gatepost.mcp.sessions.resumable import END_KINDS, EVENT_ID, PLACEHOLDER, SILENT_END
 from gatepost.storage.sessions import SessionRecord
@@ -106,7 +106,7 @@ class SessionNotifications(OpenSessionStream):
         """Return whether the stream reports changes of documents."""
         return bool(self.channel.record.subscriptions) or self.is_behind
 
-    def receive(self, signal: Signal) -> None:
+    def receive(self, signal: ChannelSignal) -> None:
         """End for a newer listener in any process; read changed subscriptions again."""
         super().receive(signal)
         if signal.kind == "listen" and signal.target_id != self.name:
@@ -228,7 +228,7 @@ class Replay(OpenSessionStream):
         """Return whether the session is open."""
         return not (await self.channel.reload()).ended
 
-    def receive(self, signal: Signal) -> None:
+    def receive(self, signal: ChannelSignal) -> None:
         """Read the log for new events; end when another connection resumes the same stream."""
         super().receive(signal)
         if signal.target_id != self.stream:

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from gatepost.http.open_streams import OpenStreams, ServerStopping, TooMany
 from gatepost.mcp.event_stream import SIGN_OF_LIFE, EventStream
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, RATE_LIMITED, JsonRpcError
-from gatepost.mcp.sessions.channel import MessageChannel, Signal
+from gatepost.mcp.sessions.channel import ChannelSignal, MessageChannel
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import Subscription
 from gatepost_authz.caller import TenantContext
@@ -64,7 +64,7 @@ class OpenSessionStream(EventStream):
     async def catch_up(self) -> None:
         """Read new events from the stores; raises StoreUnavailable."""
 
-    def receive(self, signal: Signal) -> None:
+    def receive(self, signal: ChannelSignal) -> None:
         """Handle a message from another part of the session."""
         if signal.kind == "end":
             self.end()

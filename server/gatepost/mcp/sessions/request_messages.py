@@ -9,7 +9,7 @@ from typing import TypeVar
 from gatepost.background import TaskSet
 from gatepost.execution.interruption import Stop, timer
 from gatepost.http.body import WATCH_AFTER_S, EndableRequest, RunningRequests
-from gatepost.mcp.sessions.channel import MessageChannel, ReceiveSignal, Signal
+from gatepost.mcp.sessions.channel import ChannelSignal, MessageChannel, ReceiveSignal
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import Subscription
 from gatepost_authz.caller import TenantContext
@@ -91,7 +91,7 @@ class RequestMessages:
             if cancelled or (await self.channel.reload()).ended:
                 self._pull()
 
-    def _on_signal(self, signal: Signal) -> None:
+    def _on_signal(self, signal: ChannelSignal) -> None:
         if signal.kind == "end":
             self._pull()
         elif signal.kind == "cancel" and signal.target_id == self.identity.decode():

@@ -16,7 +16,7 @@ from gatepost.http.open_streams import OpenStreams, ServerStopping, TooMany
 from gatepost.mcp.event_stream import SIGN_OF_LIFE, SseResponse, frame
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError, error
 from gatepost.mcp.revisions import NEWEST_HANDSHAKE
-from gatepost.mcp.sessions.channel import MessageChannel, Signal
+from gatepost.mcp.sessions.channel import ChannelSignal, MessageChannel
 from gatepost.mcp.sessions.request_messages import RequestMessages
 from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.caller import TenantContext
@@ -296,7 +296,7 @@ class ResumableResponse(SseResponse):
             await self._put(b"retry: %d\n\n" % round(retry_after_s * 1000), more_body=False)
             self._let_go = True
 
-    def receive(self, signal: Signal) -> None:
+    def receive(self, signal: ChannelSignal) -> None:
         """Handle a message from another part of the session."""
         if signal.kind == "resume" and signal.target_id == self._event_log.name:
             self._tasks.start(self._hang_up())

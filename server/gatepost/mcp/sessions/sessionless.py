@@ -16,7 +16,7 @@ from gatepost.mcp.server import McpRequest, McpServer, MethodHandler
 from gatepost.mcp.sessions.batch import BatchAnswers
 from gatepost.mcp.sessions.client import UNSET_LEVEL
 from gatepost.mcp.sessions.requests import EMPTY_BATCH, SESSION_ID_REQUIRED, SESSION_NOT_FOUND
-from gatepost.tools.context.client import Waiting, pending
+from gatepost.tools.context.client import AwaitedDecision, pending
 from gatepost_authz.caller import TenantContext
 
 
@@ -30,7 +30,7 @@ class UnaskableClient(StreamClient):
         self._server = server
         self._caller = caller
 
-    async def wait_for_decision(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: AwaitedDecision) -> None:
         """Wait for a decision; the wait is short if there is no stream for messages."""
         allowed_s = self._server.runner.allowed_s(self._caller)
         if not await self.hold(waiting, allowed_s, self._server.stopping):

@@ -30,12 +30,12 @@ from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.calls.redacted_call import has_tool_started
 from gatepost.tools.context.client import (
     PAGES,
+    AwaitedDecision,
     Capabilities,
     Client,
     InputRequest,
     MissingCapability,
     SilentClient,
-    Waiting,
     lacking,
     pending,
     required_by,
@@ -175,7 +175,7 @@ class RunningTask(SilentClient):
             raise MissingCapability(missing)
         return await self._ask(requests)
 
-    async def wait_for_decision(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: AwaitedDecision) -> None:
         """Wait for a decision; a client that opens pages sees the page, and may only decline it."""
         unstarted = not has_tool_started()
         self._message, self._is_waiting = waiting.message_with_url[:MESSAGE_CHARACTERS], True

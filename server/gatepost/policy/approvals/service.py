@@ -267,7 +267,7 @@ class WaitingCall:
         self.message_with_url = f"{self.message} {url}" if url else self.message
 
     async def over(self) -> None:
-        """Return once the request is decided or the caller is gone; implements `Waiting`."""
+        """Return once the request is decided or the caller is gone; an `AwaitedDecision`."""
         follow = partial(self._shared_store.for_tenant(self._tenant).follow, TOPIC)
         async with WakeUps(follow, message=self._id.encode()) as wake_ups:
             while not self._is_gone() and await self._is_open():

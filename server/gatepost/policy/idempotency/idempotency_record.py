@@ -85,7 +85,7 @@ class CallOutcome(msgspec.Struct, frozen=True):
 NOT_RUN = CallOutcome(shared=False)
 
 
-class Error(msgspec.Struct, frozen=True):
+class StoredProtocolError(msgspec.Struct, frozen=True):
     """A protocol error that a tool raised."""
 
     code: int
@@ -99,7 +99,7 @@ class StoredOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     content: tuple[Mapping[str, Any], ...] = ()
     structured: Raw | UnsetType = UNSET
     failure: Failure | None = None
-    error: Error | None = None
+    error: StoredProtocolError | None = None
     lost: Lost | None = None
     untrusted: str | None = None
     as_result: bool = False
@@ -151,7 +151,7 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 def keep_error(error: ProtocolError) -> bytes:
     """Encode a tool's protocol error for the store."""
-    return _bounded(StoredOutcome(error=Error(error.code, error.message, error.data)))
+    return _bounded(StoredOutcome(error=StoredProtocolError(error.code, error.message, error.data)))
 
 
 def replay(stored: bytes) -> CallOutcome:

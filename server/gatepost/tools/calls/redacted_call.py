@@ -30,12 +30,12 @@ from gatepost.tools.calls.redaction import (
 )
 from gatepost.tools.calls.truncation import UNENCODABLE
 from gatepost.tools.context.client import (
+    AwaitedDecision,
     Capabilities,
     InputRequest,
     LoggingLevel,
     PausableLimit,
     ProtocolError,
-    Waiting,
 )
 from gatepost.tools.offers.offer import Call, Offer, Outcome, ToolFailure
 from gatepost.tools.schemas.argument_size import is_quoted
@@ -280,7 +280,7 @@ class RedactedCall(msgspec.Struct):
             return clean(message, redactor)
         return await in_cpu_thread(self.call.caller, clean, message, redactor, bounded=False)
 
-    async def wait_for_decision(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: AwaitedDecision) -> None:
         """Wait for a decision; the message of *waiting* was made without secrets."""
         with self._suspended():
             await self.call.client.wait_for_decision(waiting)

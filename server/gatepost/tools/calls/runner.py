@@ -294,7 +294,7 @@ class Runner:
             self._require(call.caller, offer)
         return offer
 
-    def may(self, caller: TenantContext, offer: Offer) -> bool:
+    def is_permitted(self, caller: TenantContext, offer: Offer) -> bool:
         """Return whether the caller's token is sufficient for an offer."""
         try:
             self._require(caller, offer)

@@ -120,7 +120,7 @@ class ApprovalPending(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Waiting(Protocol):
+class AwaitedDecision(Protocol):
     """A decision of an approver that the call waits for."""
 
     message: str
@@ -136,7 +136,7 @@ class Waiting(Protocol):
         """Return when the request is decided or has expired; raises StoreUnavailable."""
 
 
-def pending(waiting: Waiting) -> ApprovalPending:
+def pending(waiting: AwaitedDecision) -> ApprovalPending:
     """Return the exception for a client that stops waiting before the decision."""
     return ApprovalPending(waiting.message_with_url, waiting.retry_after_s)
 
@@ -192,7 +192,7 @@ class Client(Protocol):
         InputNeeded, which must not be caught.
         """
 
-    async def wait_for_decision(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: AwaitedDecision) -> None:
         """
         Wait for an approver's decision, in the way that this client can wait.
 
@@ -251,7 +251,7 @@ class SilentClient:
         """Raise MissingCapability, because this client cannot answer."""
         raise MissingCapability(required_by(requests))
 
-    async def wait_for_decision(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: AwaitedDecision) -> None:
         """Raise ApprovalPending, because this client cannot wait and has to call again."""
         raise pending(waiting)
 
