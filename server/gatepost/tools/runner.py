@@ -37,7 +37,7 @@ from gatepost.tools.client import (
 from gatepost.tools.context import Changes, Workspace
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.interruption import DeadlinePassed, TokenExpired, ToolDeadline
-from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.redacted_call import RUNNING_CALLS, RedactedCall
 from gatepost.tools.redaction import LONG_BYTES, SHORT_BYTES, Redaction, is_harmless, is_large
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.stage import UNLIMITED, Next, Recorder, RequestLimits, Stage, StageFunction
@@ -60,7 +60,6 @@ The exceptions that are no failure of a tool. With GeneratorExit Python closes a
 a tool raises itself arrives as another error (`failed_with`). All others are failures: a library
 that calls `sys.exit` in a tool must not end the server.
 """
-
 
 EXPIRED = Outcome(
     failure=Failure(
@@ -233,10 +232,10 @@ class Runner:
         secrets_version = -1 if offer.secret_arguments else redaction.secrets.version
         redacted = RedactedCall(redaction, call, offer, redactor, secrets_version)
         redacted_calls.append(redacted)
-        outer = (
-            CURRENT_CALL.get()
-        )  # a tool may call others, and has its own secrets again afterwards
+        # A tool may call others, and is the current call again afterwards, with its own secrets.
+        outer, running = CURRENT_CALL.get(), (asyncio.current_task(), redacted)
         CURRENT_CALL.set(redacted)
+        RUNNING_CALLS[running] = None
         if call.client is not NO_CLIENT:
             call = replace(call, client=redacted)
         try:
@@ -265,6 +264,7 @@ class Runner:
         finally:
             redacted.over = True
             CURRENT_CALL.set(outer)
+            del RUNNING_CALLS[running]
         clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
         return truncate(clean, offer, self.max_result_bytes)
 
