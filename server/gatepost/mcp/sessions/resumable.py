@@ -210,13 +210,16 @@ class Resumable(SseResponse):
         self._request_messages = request_messages
         self._streams = streams
         self._event_logs = event_logs
+        self._opened_log: EventLog | None = None
 
-    @cached_property
+    @property
     def _event_log(self) -> EventLog:
-        owner = self.caller.principal_key
-        return EventLog(
-            self._request_messages.channel, self._request_messages.identity, self._event_logs, owner
-        )
+        """Return the event log, which is made when it is first needed."""
+        if self._opened_log is None:
+            request = self._request_messages
+            owner = self.caller.principal_key
+            self._opened_log = EventLog(request.channel, request.identity, self._event_logs, owner)
+        return self._opened_log
 
     @cached_property
     def _tasks(self) -> TaskSet:
@@ -281,8 +284,8 @@ class Resumable(SseResponse):
         self._finished = True
         # A stream that failed to start is counted too, so it must leave as well.
         self._streams.leave(self)
-        if "_event_log" in vars(self):
-            self._event_log.end()
+        if self._opened_log is not None:
+            self._opened_log.end()
 
     async def pause(self, retry_after_s: float) -> None:
         """Close the connection; the client reconnects after that time (S-06, 2025-11-25 only)."""
