@@ -298,7 +298,7 @@ class Stateless:
         if client is not None and stream is not None:
             handled = client.answered(handled)
         work = UntilDisconnect(exchange.receive, handled, caller, server.running_requests)
-        return self._replies.to(exchange, identity, stream, work, encode_input)
+        return self._replies.respond(exchange, identity, stream, work, encode_input)
 
     async def _counted(
         self, exchange: Exchange, identity: bytes, params: Params, method: Method, meta: Meta

@@ -86,7 +86,7 @@ class Replies:
         self._resource = resource
         self._modern = modern
 
-    async def to(
+    async def respond(
         self,
         exchange: Exchange,
         identity: bytes,

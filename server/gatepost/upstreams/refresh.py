@@ -85,7 +85,7 @@ class CatalogueRefresher(CatalogueDemandListener):
             self._replan(tenant)
         self._used[tenant] = self._clock()
 
-    def want(self, server: UpstreamServer, principal: Principal | None) -> None:
+    def request_catalogue(self, server: UpstreamServer, principal: Principal | None) -> None:
         """Implement `CatalogueDemandListener`."""
         key = catalogue_key(server.id, principal)
         plan = self._plans.setdefault(server.tenant, {})

@@ -153,7 +153,7 @@ class SessionEndpoint:
             )
         work = self._work(exchange, message, request_messages, stream)
         try:
-            return await self._replies.to(exchange, identity, stream, work)
+            return await self._replies.respond(exchange, identity, stream, work)
         finally:
             request_messages.close()
             if stream is not None:

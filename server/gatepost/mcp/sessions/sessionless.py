@@ -65,7 +65,7 @@ class Sessionless:
         until = UntilDisconnect(
             exchange.receive, work, exchange.caller, self._server.running_requests
         )
-        return await self._replies.to(exchange, identity, stream, until)
+        return await self._replies.respond(exchange, identity, stream, until)
 
     async def batch(self, exchange: Exchange, batch: list[bytes]) -> ExchangeResponse:
         """Answer the requests of a batch in order (DE-09); return 202 if there are none."""
