@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.function import NAME
+from gatepost.tools.offers.offer import OFFER_NAME
 from gatepost_authz.config import TENANT_ID, Resource, SiblingPaths
 
 TITLE = "Gatepost REST tool protocol"
@@ -43,7 +43,7 @@ DESCRIPTOR = {
     "type": "object",
     "required": ["name", "description", "inputSchema"],
     "properties": {
-        "name": {"type": "string", "pattern": f"^{NAME.pattern}$"},
+        "name": {"type": "string", "pattern": f"^{OFFER_NAME.pattern}$"},
         "description": {"type": "string"},
         "inputSchema": {"type": "object", "description": "JSON Schema draft-07"},
         "outputSchema": {"type": "object", "description": "JSON Schema draft-07"},
@@ -130,7 +130,7 @@ def _calling() -> dict[str, Any]:
         "operationId": "callTool",
         "summary": "Call a tool with its arguments",
         "parameters": [
-            _parameter("path", "name", "The tool", NAME.pattern),
+            _parameter("path", "name", "The tool", OFFER_NAME.pattern),
             _tenant_header(),
             *(
                 _parameter("header", name, text, f"[!-~]{{1,{max_characters}}}")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from types import FrameType
 
-from gatepost.tools.redacted_call import running_call
+from gatepost.tools.calls.redacted_call import running_call
 
 EVERY_S = 0.25
 BLOCKED_S = 1.0

@@ -20,7 +20,7 @@ from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
-from gatepost.tools.api import Outcome
+from gatepost.tools.offers.offer import Outcome
 from gatepost_authz.caller import TenantContext
 from tests.policy.revocation.test_revocation_records import MATCHING_CASES, NOW, ordered_revocation
 from tests.support.endpoint import a_caller

@@ -21,7 +21,7 @@ from gatepost.storage.shared_store import (
     SharedStore,
 )
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
-from gatepost.tools.api import CallContext
+from gatepost.tools.offers.offer import CallContext
 from gatepost.upstreams.calls import other_replica
 from gatepost.upstreams.calls.parked import ParkingLimits
 from gatepost.upstreams.calls.parked_messages import READY

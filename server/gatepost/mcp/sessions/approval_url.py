@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from gatepost.tools.client import InputRequest, Waiting
-from gatepost.tools.elicitation import InvalidAnswer, check_answer
+from gatepost.tools.context.client import InputRequest, Waiting
+from gatepost.tools.context.elicitation import InvalidAnswer, check_answer
 
 
 class ApprovalUrl:

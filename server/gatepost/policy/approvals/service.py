@@ -36,9 +36,9 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, WakeUps
 from gatepost.telemetry.logs import INVISIBLE
-from gatepost.tools.api import Tool
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.offers.offer import Tool
 
 MAX_REASON = 1_000
 SURROGATE = re.compile("[\ud800-\udfff]")

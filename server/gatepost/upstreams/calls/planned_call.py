@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.api import CallContext, Outcome, ToolFailure
-from gatepost.tools.client import InputNeeded
-from gatepost.tools.cpu_thread import in_cpu_thread
-from gatepost.tools.redaction import LONG_BYTES
+from gatepost.execution.cpu_thread import in_cpu_thread
+from gatepost.tools.context.client import InputNeeded
+from gatepost.tools.offers.offer import CallContext, Outcome, ToolFailure
+from gatepost.tools.schemas.argument_size import LONG_BYTES
 from gatepost.upstreams.calls.call_states import (
     METHOD_NOT_FOUND,
     AskCaller,
