@@ -72,11 +72,13 @@ async def test_without_the_shared_store_the_poll_ends_the_wait(
 
     monkeypatch.setattr(shared_stores, "SUBSCRIBE_AGAIN_S", 0.01)
     async with WakeUps(partial(out.follow, "topic")) as wake_ups, asyncio.timeout(WITHIN_S):
-        assert not wake_ups.is_following
+        states = [wake_ups.is_following]
         await wake_ups.wait(NEVER_S)  # for the messages that it has missed
-        assert wake_ups.is_following
+        states.append(wake_ups.is_following)
         await acme.publish("topic", b"")
         await wake_ups.wait(NEVER_S)
+
+    assert states == [False, True]
 
 
 async def test_no_subscription_is_made_after_the_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,7 @@ class IdempotentExecution:
         doing = asyncio.create_task(self._do())
         running = (doing, self._work.redacted)
         RUNNING_CALLS[running] = None
-        doing.add_done_callback(lambda _: RUNNING_CALLS.pop(running))
+        doing.add_done_callback(partial(RUNNING_CALLS.pop, running))
         try:
             await self._await_end(doing)
         finally:
