@@ -4,7 +4,7 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from gatepost.config.pack_registration import PackRegistration
+    from gatepost.config.pack_registration import PackRegistration, built_in_packs
     from gatepost.config.pack_settings import CredentialUse, PackSettings, SettingFault
     from gatepost.documents.json_shape import decoded
     from gatepost.documents.yaml_reader import YamlError, YamlLimits, read_yaml
@@ -97,6 +97,7 @@ __all__ = [
     "WorkspaceUsage",
     "YamlError",
     "YamlLimits",
+    "built_in_packs",
     "decoded",
     "is_reference",
     "read_yaml",
@@ -105,7 +106,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    "gatepost.config.pack_registration": ("PackRegistration",),
+    "gatepost.config.pack_registration": ("PackRegistration", "built_in_packs"),
     "gatepost.config.pack_settings": ("CredentialUse", "PackSettings", "SettingFault"),
     "gatepost.policy.script_reviews.script": ("FoundScripts", "Script", "ScriptSource"),
     "gatepost.policy.script_reviews.store": ("ScriptApprovals",),

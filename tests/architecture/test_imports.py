@@ -1,6 +1,7 @@
 """Imports point one way: the table in docs/architecture.md is the rule and this is its check."""
 
 import re
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -123,6 +124,57 @@ def test_packages_import_only_packages_of_earlier_rows() -> None:
     }
 
     assert below == set()
+
+
+def module_graph() -> dict[str, set[str]]:
+    """
+    Return each module with the modules that it imports or names.
+
+    An import inside a function, or for type checkers only, counts like any other.
+    """
+    modules = {module_name(path): path for path in source_files()}
+    graph = dict[str, set[str]]()
+    for module, path in modules.items():
+        found = contents(path)
+        names = [name.partition(":")[0] for name, _ in found.imports + found.named]
+        # `from a.b import c` imports the module `a.b.c` if there is one, otherwise `a.b`.
+        imported = {name if name in modules else name.rpartition(".")[0] for name in names}
+        graph[module] = (imported & modules.keys()) - {module}
+    return graph
+
+
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """Return the nodes of one cycle, which begins and ends with the same; empty without any."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        return cycle
+    return []
+
+
+def test_modules_form_no_import_cycle() -> None:
+    """Modules of a cycle can only be read, tested and moved together."""
+    graph = module_graph()
+
+    assert "gatepost.tools.calls.runner" in graph["gatepost.app"] | graph["gatepost.rest.routes"]
+    assert "gatepost.cli.serve" in graph["gatepost.cli.main"]
+    assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != []
+    assert cycle_in(graph) == []
+
+
+def test_sessions_and_tasks_of_mcp_do_not_import_each_other() -> None:
+    """A task can outlive a session, and the newest revision has tasks without sessions."""
+    parts = ("gatepost.mcp.sessions", "gatepost.mcp.tasks")
+    edges = [
+        (module, other)
+        for module, imported in module_graph().items()
+        for other in imported
+        if module.startswith(parts) and other.startswith(parts)
+    ]
+
+    assert len(edges) > 20
+    assert [edge for edge in edges if len({name.split(".")[2] for name in edge}) > 1] == []
 
 
 def test_the_core_knows_no_pack() -> None:

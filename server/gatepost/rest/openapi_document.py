@@ -6,15 +6,13 @@ from typing import Any
 
 import msgspec
 
+from gatepost.rest.responses import UNREACHABLE
 from gatepost.tools.offers.offer import OFFER_NAME
 from gatepost_authz.config import TENANT_ID, Resource, SiblingPaths
 
 TITLE = "Gatepost REST tool protocol"
 
 JSON = "application/json"
-UNREACHABLE = 502
-"""Only the routes of administrators answer it."""
-
 REFUSALS: Mapping[int, str] = {
     400: "The request cannot be read, or a field is invalid.",
     401: "There is no access token, or it is not valid for this resource.",

@@ -29,6 +29,9 @@ The status and error code of each kind of failure, except the error of another s
 is a result.
 """
 
+UNREACHABLE = 502
+"""The status if an MCP server cannot be reached; only the routes of administrators answer it."""
+
 RETRY_AFTER_S: Mapping[FailureKind, float] = {
     "rate_limit": 1,
     "upstream_unavailable": 30,

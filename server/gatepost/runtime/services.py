@@ -19,10 +19,10 @@ from gatepost.mcp.tasks.store import TaskLimits, TaskStore
 from gatepost.mcp.tasks.task_runner import TaskRunner
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.policy.limits.denials import DenialCounter
 from gatepost.policy.limits.request_limits import CallerRequests
 from gatepost.policy.limits.rules import rules_of
 from gatepost.policy.limits.stage import LimitStage
-from gatepost.policy.revocation.denials import DenialCounter
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals
 from gatepost.runtime import stores
@@ -168,7 +168,7 @@ class Services:
         )
 
     def _follow_revocations(self) -> None:
-        self.withdrawn_approvals = WithdrawnApprovals(self.records, self.approvals)
+        self.withdrawn_approvals = WithdrawnApprovals(self.approvals)
         self.denials = DenialCounter(
             self.records, self.shared_store, self.audit_writer.events, self.revocations
         )

@@ -4,9 +4,9 @@ from gatepost.config.settings import Config
 from gatepost.policy.debug_log import DebugStage
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.stage import IdempotencyStage
+from gatepost.policy.limits.denials import DenialCounter
 from gatepost.policy.limits.request_limits import AuditedRetries, RetryLimits
 from gatepost.policy.limits.stage import DenialHold, LimitStage
-from gatepost.policy.revocation.denials import DenialCounter
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.policy.tracing import TracingStage
 from gatepost.runtime.approvals import ApprovalServices

@@ -15,11 +15,11 @@ from gatepost.background import TaskSet
 from gatepost.documents.json_shape import decoder_of
 from gatepost.execution.failure import ToolFailure
 from gatepost.http.open_streams import Closing, TooMany
+from gatepost.mcp.approval_url import ApprovalUrl
 from gatepost.mcp.client import StreamClient
 from gatepost.mcp.jsonrpc import URL_ELICITATION, JsonRpcError, notification, request
 from gatepost.mcp.projection import URL_ELICITATION_REVISION, projected
 from gatepost.mcp.responses import MethodResult
-from gatepost.mcp.sessions.approval_url import ApprovalUrl
 from gatepost.mcp.sessions.channel import MessageChannel, Signal
 from gatepost.mcp.sessions.request_messages import RequestMessages
 from gatepost.mcp.sessions.resumable import Resumable

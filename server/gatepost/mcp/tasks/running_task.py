@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from gatepost.execution.failure import ToolFailure
+from gatepost.mcp.approval_url import ApprovalUrl
 from gatepost.mcp.client import watched
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError
-from gatepost.mcp.sessions.approval_url import ApprovalUrl
 from gatepost.mcp.tasks.store import Edit, TaskStore, with_lease
 from gatepost.mcp.tasks.task_record import (
     CARRIED_OUT,

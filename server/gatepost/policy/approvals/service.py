@@ -26,11 +26,10 @@ from gatepost.policy.approvals.policies import (
     objection,
     outdated,
 )
-from gatepost.policy.approvals.request_lists import RequestLists
+from gatepost.policy.approvals.request_lists import RequestLists, ScriptRequests
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import StoredApproval, edited_changes
 from gatepost.policy.approvals.tool_policies import ToolPolicies
-from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
@@ -64,7 +63,7 @@ class ApprovalService(RequestLists):
         keyring: KeyRing,
         redaction: Redaction,
         notifier: ApprovalNotifier,
-        scripts: ScriptReviews,
+        scripts: ScriptRequests,
         *,
         is_revoked: IsRevoked = none_revoked,
         clock: Callable[[], float] = time.time,

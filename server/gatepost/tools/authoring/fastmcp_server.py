@@ -1,4 +1,4 @@
-"""Add to a pack what a FastMCP server offers, which runs in this process."""
+"""Read what a FastMCP server offers, which runs in this process."""
 
 import asyncio
 import logging
@@ -6,23 +6,21 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from pydantic import AnyUrl, ValidationError
 
 from gatepost.execution.failure import FailureKind
 from gatepost.tools.authoring.function import OfferOptions, common_members
+from gatepost.tools.authoring.pack_sources import GivenAccess
 from gatepost.tools.authoring.prompt import check_of, completer
 from gatepost.tools.authoring.resource import NO_DOCUMENT, Read
+from gatepost.tools.authoring.tool_options import tool_with_schema
 from gatepost.tools.context.client import LEVELS
-from gatepost.tools.offers.offer import CallContext, Outcome, ToolFailure
+from gatepost.tools.offers.offer import CallContext, Outcome, Tool, ToolFailure
 from gatepost.tools.offers.offer_kinds import Prompt, PromptArgument, ResourceOffer, Template
 from gatepost.tools.offers.uri_template import UriTemplate
-
-if TYPE_CHECKING:
-    from gatepost.tools.authoring.pack import Pack
-    from gatepost.tools.authoring.pack_sources import GivenAccess
 
 T = TypeVar("T")
 SessionWork = Callable[[Any], Awaitable[T]]
@@ -162,8 +160,18 @@ class FastMcpLists(msgspec.Struct):
     prompts: list[Any]
 
 
-def add_offers(pack: "Pack", server: Any, access: "GivenAccess") -> None:
-    """Add all offers of a FastMCP server; raises as `Pack.from_fastmcp` does."""
+class FastMcpOffers(NamedTuple):
+    """The offers of a server, and the function that runs its lifespan."""
+
+    tools: tuple[Tool, ...]
+    resources: tuple[ResourceOffer, ...]
+    templates: tuple[Template, ...]
+    prompts: tuple[Prompt, ...]
+    lifespan: Callable[[], AsyncIterator[None]]
+
+
+def offers_of_server(pack: str, server: Any, access: GivenAccess) -> FastMcpOffers:
+    """Return all offers of a FastMCP server; raises as `Pack.from_fastmcp` does."""
     connected = FastMcpServer(server)
     listed_offers = connected.read(_offers)
     other_names = [
@@ -172,20 +180,16 @@ def add_offers(pack: "Pack", server: Any, access: "GivenAccess") -> None:
         *(prompt.name for prompt in listed_offers.prompts),
     ]
     access.check([tool.name for tool in listed_offers.tools], other_names)
-    for tool in listed_offers.tools:
-        _add_tool(pack, connected, tool, access)
-    for resource in listed_offers.resources:
-        document = _resource(pack.name, connected, resource, access)
-        pack.documents[document.key] = document
     templates: list[Template] = []
     for template in listed_offers.templates:
-        offer = _template_offer(pack.name, connected, template, access, tuple(templates))
-        templates.append(offer)
-        pack.templates[offer.key] = offer
-    for prompt in listed_offers.prompts:
-        offered = _prompt(pack.name, connected, prompt, access)
-        pack.prompts[offered.key] = offered
-    pack.lifespan(connected.lifespan)
+        templates.append(_template_offer(pack, connected, template, access, tuple(templates)))
+    return FastMcpOffers(
+        tuple(_tool(pack, connected, tool, access) for tool in listed_offers.tools),
+        tuple(_resource(pack, connected, item, access) for item in listed_offers.resources),
+        tuple(templates),
+        tuple(_prompt(pack, connected, prompt, access) for prompt in listed_offers.prompts),
+        connected.lifespan,
+    )
 
 
 async def _offers(client: Any) -> FastMcpLists:
@@ -197,7 +201,7 @@ async def _offers(client: Any) -> FastMcpLists:
     )
 
 
-def _add_tool(pack: "Pack", server: FastMcpServer, tool: Any, access: "GivenAccess") -> None:
+def _tool(pack: str, server: FastMcpServer, tool: Any, access: GivenAccess) -> Tool:
     async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
         answer = await server.answer(ctx, lambda client: client.call_tool_mcp(tool.name, arguments))
         content = tuple(map(_block, answer.content))
@@ -214,7 +218,8 @@ def _add_tool(pack: "Pack", server: FastMcpServer, tool: Any, access: "GivenAcce
         "idempotent": getattr(hints, "idempotent_hint", None),
         "open_world": getattr(hints, "open_world_hint", None),
     }
-    pack.add(
+    return tool_with_schema(
+        pack,
         tool.name,
         description=_description(tool),
         input_schema=tool.input_schema,
@@ -228,7 +233,7 @@ def _add_tool(pack: "Pack", server: FastMcpServer, tool: Any, access: "GivenAcce
 
 
 def _resource(
-    pack: str, server: FastMcpServer, resource: Any, access: "GivenAccess"
+    pack: str, server: FastMcpServer, resource: Any, access: GivenAccess
 ) -> ResourceOffer:
     uri = str(resource.uri)
     return ResourceOffer(
@@ -243,7 +248,7 @@ def _template_offer(
     pack: str,
     server: FastMcpServer,
     definition: Any,
-    access: "GivenAccess",
+    access: GivenAccess,
     earlier: tuple[Template, ...],
 ) -> Template:
     template = UriTemplate(_template(definition))
@@ -298,7 +303,7 @@ def _document(
     }
 
 
-def _prompt(pack: str, server: FastMcpServer, definition: Any, access: "GivenAccess") -> Prompt:
+def _prompt(pack: str, server: FastMcpServer, definition: Any, access: GivenAccess) -> Prompt:
     arguments = tuple(
         PromptArgument(argument.name, argument.title, argument.description, bool(argument.required))
         for argument in definition.arguments or ()

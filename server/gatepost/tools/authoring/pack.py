@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from gatepost.tools.authoring.dependency import injected
-from gatepost.tools.authoring.fastmcp_server import add_offers
+from gatepost.tools.authoring.fastmcp_server import offers_of_server
 from gatepost.tools.authoring.function import (
     OfferOptions,
     check_function,
@@ -29,10 +29,8 @@ from gatepost.tools.authoring.pack_sources import (
 from gatepost.tools.authoring.prompt import PromptFunction, prompt
 from gatepost.tools.authoring.resource import ResourceFunction, ResourceOptions, document
 from gatepost.tools.authoring.results import (
-    holding,
     invoking,
     returned_by,
-    vetted,
 )
 from gatepost.tools.authoring.schema import arguments_of
 from gatepost.tools.authoring.skill import offers_of, read_skill
@@ -44,10 +42,10 @@ from gatepost.tools.authoring.tool_options import (
     OF_TOOLS,
     ToolOptions,
     described_tool,
+    tool_with_schema,
 )
 from gatepost.tools.offers.offer import WORDS, Invoke, Offer, Tool
 from gatepost.tools.offers.offer_kinds import Prompt, ResourceOffer, Skill, Template
-from gatepost.tools.schemas.raw_schema import checker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -138,7 +136,13 @@ class Pack:
         an offer cannot be used, and ImportError without `fastmcp` 4 or newer.
         """
         pack = cls(pack_name(name, server.name))
-        add_offers(pack, server, GivenAccess(pack.name, scopes, approval))
+        offers = offers_of_server(pack.name, server, GivenAccess(pack.name, scopes, approval))
+        for tool in offers.tools:
+            pack._add(pack.tools, tool)
+        pack.documents.update((offer.key, offer) for offer in offers.resources)
+        pack.templates.update((offer.key, offer) for offer in offers.templates)
+        pack.prompts.update((offer.key, offer) for offer in offers.prompts)
+        pack.lifespan(offers.lifespan)
         return pack
 
     @property
@@ -335,23 +339,16 @@ class Pack:
         Raises ValueError if a schema is invalid, has an unknown dialect, refers to something
         outside itself, is too large, or (for arguments) is not an object.
         """
-        all_options = {**options, "output_schema": output_schema}
-        check_options(f"pack {self.name}, tool {name}", all_options, OF_TOOLS)
-        if input_schema.get("type") != "object":
-            raise ValueError(f"{name}: the input schema must have `type: object` at its root")
-        return self._add(
-            self.tools,
-            described_tool(
-                self.name,
-                name,
-                options,
-                description=description,
-                input_schema=input_schema,
-                output_schema=output_schema,
-                check=checker(input_schema),
-                invoke=vetted(invoke) if output_schema is None else holding(invoke, output_schema),
-            ),
+        tool = tool_with_schema(
+            self.name,
+            name,
+            description=description,
+            input_schema=input_schema,
+            invoke=invoke,
+            output_schema=output_schema,
+            **options,
         )
+        return self._add(self.tools, tool)
 
     def _decorated(self, function: Any, register: Callable[[Any], Any], written: str) -> Any:
         """Return the decorator, or apply it if it was written without parentheses."""

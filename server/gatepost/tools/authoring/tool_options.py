@@ -1,15 +1,15 @@
 """The options of tools, the tools with them, and the names of the options of all offers."""
 
-from collections.abc import Callable
-from typing import Any, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack, get_type_hints
 
-from gatepost.tools.authoring.function import OfferOptions, common_members
+from gatepost.tools.authoring.function import OfferOptions, check_options, common_members
 from gatepost.tools.authoring.resource import ResourceOptions
-from gatepost.tools.authoring.results import detached, labelled
+from gatepost.tools.authoring.results import detached, holding, labelled, vetted
 from gatepost.tools.offers.effects import FileWrite, effects_of
-from gatepost.tools.offers.offer import Annotations, Effects, TaskSupport, Tool
+from gatepost.tools.offers.offer import Annotations, Effects, Invoke, TaskSupport, Tool
 from gatepost.tools.schemas.header_arguments import routed_arguments
-from gatepost.tools.schemas.raw_schema import validator_of
+from gatepost.tools.schemas.raw_schema import checker, validator_of
 from gatepost.tools.schemas.secret import secret_arguments, with_hints
 
 
@@ -97,6 +97,33 @@ def described_tool(pack: str, name: str, options: ToolOptions, **members: Any) -
         approval=options.get("approval", False),
         writes=options.get("writes"),
         **members,
+    )
+
+
+def tool_with_schema(
+    pack: str,
+    name: str,
+    *,
+    description: str,
+    input_schema: Mapping[str, Any],
+    invoke: Invoke,
+    output_schema: Mapping[str, Any] | None,
+    **options: Unpack[ToolOptions],
+) -> Tool:
+    """Return a tool with its own JSON Schema, as `Pack.add` describes it; raises as that does."""
+    all_options = {**options, "output_schema": output_schema}
+    check_options(f"pack {pack}, tool {name}", all_options, OF_TOOLS)
+    if input_schema.get("type") != "object":
+        raise ValueError(f"{name}: the input schema must have `type: object` at its root")
+    return described_tool(
+        pack,
+        name,
+        options,
+        description=description,
+        input_schema=input_schema,
+        output_schema=output_schema,
+        check=checker(input_schema),
+        invoke=vetted(invoke) if output_schema is None else holding(invoke, output_schema),
     )
 
 

@@ -1,4 +1,4 @@
-"""Show the user of an older client the approval page while the call waits for a decision."""
+"""Show the user of a client the approval page while the call waits for a decision."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
