@@ -23,6 +23,7 @@ from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
     AuditRow,
+    AuditStore,
     ChainHead,
     ChainKey,
     NewAuditRecord,
@@ -31,7 +32,6 @@ from gatepost.storage.audit import (
 from gatepost.storage.audit_segments import Damaged, element, rows_of, segments
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.records import Records
 
 MAX_WAITING = 10_000
 """Records that are kept in memory during an outage of the database."""
@@ -183,12 +183,14 @@ class WriteAttempt(msgspec.Struct, eq=False):
             raise StoreUnavailable("other records were written meanwhile")  # `is_written` tells
         return stored_head.hash == head.hash
 
-    async def is_written(self, records: Records) -> bool | None:
+    async def is_written(self, audit_store: AuditStore) -> bool | None:
         """Return whether its records are in the chain; None if the chain is shorter."""
         # All chains of a batch grow together, so checking one of them is enough.
         for (tenant, writer), head in list(self.heads.items())[:1]:
             try:
-                last_rows = await records.of(tenant).trail.chain(writer).rows(head.number - 1, 1)
+                last_rows = (
+                    await audit_store.tenant_log(tenant).chain(writer).rows(head.number - 1, 1)
+                )
             except Damaged:
                 return False
             if last_rows:
@@ -249,14 +251,14 @@ class Batch(msgspec.Struct, eq=False):
             extra={"records": records, "reason": reason, "refusing": is_refusing},
         )
 
-    async def written(self, records: Records) -> WriteAttempt | None:
+    async def written(self, audit_store: AuditStore) -> WriteAttempt | None:
         """
         Return the attempt that has written the batch, if the chain contains one.
 
         Forgets those that have not and cannot any more. Raises StoreUnavailable.
         """
         for attempt in tuple(self.attempts):
-            is_written = await attempt.is_written(records)
+            is_written = await attempt.is_written(audit_store)
             if is_written:
                 return attempt
             if is_written is False:

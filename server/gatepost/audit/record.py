@@ -14,11 +14,11 @@ from gatepost.storage.audit import (
     FIRST_WRITER,
     AuditQuery,
     AuditRow,
+    AuditStore,
     NewAuditRecord,
     Position,
     record_id,
 )
-from gatepost.storage.records import Records
 from gatepost.tools.api import Call, Failure, Tool
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.stage import RaisedReason
@@ -194,9 +194,9 @@ def read(row: AuditRow) -> AuditRecord:
     return msgspec.structs.replace(record, private=private, hash=row.hash.hex())
 
 
-async def search(records: Records, tenant: str, query: AuditQuery) -> list[AuditRecord]:
+async def search(audit_store: AuditStore, tenant: str, query: AuditQuery) -> list[AuditRecord]:
     """Return a tenant's records that match *query*, the newest first; raises StoreUnavailable."""
-    return [read(row) for row in await records.of(tenant).trail.find(query)]
+    return [read(row) for row in await audit_store.tenant_log(tenant).find(query)]
 
 
 def person_of(caller: TenantContext, peer: str = "") -> RecordedPerson:

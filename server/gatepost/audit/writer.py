@@ -77,12 +77,12 @@ class AuditWriter:
         """The writer of the chains that new batches extend; see `NumberLease`."""
         self.events = AuditEvents(self._add, redaction, clock)
         self._refusals = self.events.refusals
-        self._records, self._clock = records, clock
+        self._clock = clock
         self._charge, self._observe = charge, observe
         self._builder = RecordBuilder()
         loop = None if listener is None else asyncio.get_running_loop()
         self._linker = RingLinker(keyring, listener, loop)
-        records.audit.attach(self._linker)
+        self.store = records.open_audit(self._linker)
         self._waiting: list[AuditEntry] = []
         self._commit = CommitFuture()
         """The commit of the records in `_waiting`."""
@@ -227,7 +227,7 @@ class AuditWriter:
 
     async def _attempt(self, batch: Batch) -> WriteAttempt:
         """Return the attempt that has written the batch; raises StoreUnavailable."""
-        if batch.attempts and (written := await batch.written(self._records)) is not None:
+        if batch.attempts and (written := await batch.written(self.store)) is not None:
             return written
         if not batch.new_records:
             now = (self._clock(), perf_counter())
@@ -238,7 +238,7 @@ class AuditWriter:
         attempt = WriteAttempt(linker.keyring, linker.last_heads, earlier, after=linker.committed)
         batch.attempts.append(attempt)
         try:
-            await self._records.audit.write(batch.new_records, attempt.link)
+            await self.store.write(batch.new_records, attempt.link)
         except AlreadyWritten as already_written:
             return already_written.attempt
         return attempt
@@ -294,7 +294,7 @@ class AuditWriter:
             await asyncio.wait([task], timeout=CLOSING_S)
             task.cancel()
             with suppress(StoreUnavailable):  # in that case another process links them
-                await self._records.audit.link_pending()
+                await self.store.link_pending()
             await asyncio.sleep(0)  # for the listener
         if lost_records := len(self) + (0 if self._batch is None else len(self._batch.entries)):
             log.error("audit_records_lost", extra={"records": lost_records})
