@@ -51,7 +51,7 @@ class AuditLog:
 
     def __init__(self, records: Records, keyring: KeyRing | None = None) -> None:
         self.records, self.keyring = records, keyring or KeyRing.ephemeral()
-        self.now = NOW
+        self.now, self._writers = NOW, list[AuditWriter]()
         self.writer = self.process()
         self.erasure = DetailErasure(self.store, self.keyring, clock=lambda: self.now)
 
@@ -64,7 +64,14 @@ class AuditLog:
         """Return the writer of another process with the same key ring."""
         chosen = AuditSettings(batch_ms=0, **settings)
         clock = lambda: self.now  # noqa: E731
-        return AuditWriter(self.records, self.keyring, Redaction(), chosen, clock=clock)
+        writer = AuditWriter(self.records, self.keyring, Redaction(), chosen, clock=clock)
+        self._writers.append(writer)
+        return writer
+
+    async def aclose(self) -> None:
+        """Close the writers of all processes."""
+        for writer in self._writers:
+            await writer.aclose()
 
     async def note(self, count: int, tenant: str = "acme", subject: str = "alice") -> None:
         """Add *count* records of one person, each in the tables before the next."""
@@ -132,7 +139,7 @@ async def audit_log(url: str, keyring: KeyRing | None = None) -> AsyncIterator[A
     try:
         one = AuditLog(records, keyring)
         yield one
-        await one.writer.aclose()
+        await one.aclose()
     finally:
         await records.aclose()
 

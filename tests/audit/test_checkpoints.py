@@ -45,7 +45,7 @@ async def audit_log(url: str, keyring: KeyRing) -> AsyncIterator[AuditLog]:
     records = await open_records(url)
     log = AuditLog(records, keyring)
     yield log
-    await log.writer.aclose()
+    await log.aclose()
     await records.aclose()
 
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from gatepost import background
 from gatepost.audit import batches as batches_module
 from gatepost.audit import writer as writer_module
 from gatepost.audit.batches import Listener
@@ -216,8 +217,11 @@ async def test_a_commit_whose_reply_was_lost_is_not_repeated(audited: AuditedRun
     assert await audited.recorded_kinds() == [("call", "once"), ("call", "twice")]
 
 
-async def test_a_batch_is_retried_after_an_unexpected_error(audited: AuditedRunner) -> None:
+async def test_a_batch_is_retried_after_an_unexpected_error(
+    audited: AuditedRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The retry needs no call, and the next call is served."""
+    monkeypatch.setattr(background, "PAUSE_S", 0.01)
     audited.store.breaks = True
     outcome = await audited.call("first")
     await audited.until(lambda: audited.writer.written)

@@ -45,6 +45,7 @@ async def replicas(url: str) -> AsyncIterator[ReplicaLog]:
         await log.note(1, subject=f"person{number}")
     await log.sign()
     yield log
+    await log.aclose()
     await records.aclose()
 
 
@@ -233,7 +234,7 @@ async def test_processes_with_the_same_writer_number_share_one_chain(url: str) -
         await asyncio.gather(*(log.note(12) for log in logs))
         seen = await one.verify()
         for log, records in zip(logs[1:], others, strict=True):
-            await log.writer.aclose()
+            await log.aclose()
             await records.aclose()
 
     assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 36, 0)])
