@@ -15,7 +15,7 @@ from gatepost.audit.chain import (
     first,
     proven,
     split_rows,
-    suspicion,
+    tampering_reason,
     writer_member,
 )
 from gatepost.audit.record import AuditEntry
@@ -104,7 +104,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
             self.broken.pop(chain, None)
         reason = self.break_reasons.get(chain, "") if self.break_reasons else ""
         if not reason and stored_head is not last_head and stored_head != last_head:
-            reason = suspicion(stored_head, last_head, self.keyring)
+            reason = tampering_reason(stored_head, last_head, self.keyring)
         if reason:
             self.broken[chain] = head.number, reason
             at = new_records[0].at if new_records else int(time.time() * 1000)

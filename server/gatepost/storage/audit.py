@@ -240,8 +240,8 @@ class Linker(Protocol):
     def proves(self, head: ChainHead) -> bool:
         """Return whether a holder of the key ring has proven this head."""
 
-    def doubt(self, head: ChainHead) -> str:
-        """Return why no holder of the key ring can have proven this head; empty: one may have."""
+    def invalid_reason(self, head: ChainHead) -> str:
+        """Return why the proof of a head is invalid, or an empty text if it may be valid."""
 
 
 class TenantChain(Protocol):

@@ -34,10 +34,10 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.audit_segments import (
     answers,
+    intact,
     newest,
     quoted,
     remainder,
-    sound,
 )
 from gatepost.storage.sql import audit_sums
 from gatepost.storage.sql.audit_chain import FIELDS, PAGE_SIZE, LinkPending, SqlChain, as_segments
@@ -229,7 +229,7 @@ class SqlTenantAuditLog:
                 raise LookupError(through[CHECKPOINTS])
             for writer in through.keys() - {CHECKPOINTS}:
                 values = {**base, "where_writer": writer, "through": through[writer]}
-                outdated = sound(as_segments(await connection.execute(_CUT, values)))
+                outdated = intact(as_segments(await connection.execute(_CUT, values)))
                 await connection.execute(_PRUNE, values)
                 remaining = [
                     part for segment in outdated for part in remainder(segment, through[writer])
@@ -242,7 +242,7 @@ class SqlTenantAuditLog:
 
     async def _page(self, statement: Select[Any], **where_values: int) -> list[Segment]:
         values = {"where_tenant": self._tenant, **where_values}
-        return sound(as_segments(await self._database.rows(statement, values)))
+        return intact(as_segments(await self._database.rows(statement, values)))
 
 
 def _narrowed(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
