@@ -18,7 +18,7 @@ from gatepost.audit.chain import (
     tampering_reason,
     writer_member,
 )
-from gatepost.audit.record import AuditEntry
+from gatepost.audit.record import AuditEntry, BuiltRecord
 from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
@@ -275,10 +275,12 @@ class DelayedRecords(msgspec.Struct, eq=False):
 
     def add(self, built: Mapping[str, Sequence[NewAuditRecord]], reserved: int) -> None:
         """Add built records behind the *reserved* records of a batch, as many as fit."""
-        new_entries = [(tenant, record, None) for tenant, new in built.items() for record in new]
+        new_entries = [
+            BuiltRecord(tenant, record) for tenant, new in built.items() for record in new
+        ]
         free_entries = max(MAX_WAITING - len(self.entries) - reserved, 0)
         self.entries += new_entries[:free_entries]
-        self.lost_counts.update(tenant for tenant, _, _ in new_entries[free_entries:])
+        self.lost_counts.update(entry.tenant for entry in new_entries[free_entries:])
         if new_entries[free_entries:]:
             log.error("audit_records_lost", extra={"records": len(new_entries[free_entries:])})
 
@@ -287,7 +289,9 @@ class DelayedRecords(msgspec.Struct, eq=False):
         taken_entries, self.entries = self.entries[:LATE_AT_ONCE], self.entries[LATE_AT_ONCE:]
         lost_counts, self.lost_counts = self.lost_counts, Counter()
         gaps: list[AuditEntry] = [
-            (tenant, log_record("gap", tenant, "lost", int(now * 1000), records=str(number)), None)
+            BuiltRecord(
+                tenant, log_record("gap", tenant, "lost", int(now * 1000), records=str(number))
+            )
             for tenant, number in lost_counts.items()
         ]
         return [*gaps, *taken_entries]
