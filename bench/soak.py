@@ -171,7 +171,10 @@ async def _idle_memory_use(process: BenchProcess, caller: BenchTraffic, soak: So
     while True:
         objects = await caller.objects()
         # The call that counts is one of them.
-        if objects.get("gatepost.tools.redaction.RedactedCall", 0) <= 1 or monotonic() >= until:
+        if (
+            objects.get("gatepost.tools.calls.redacted_call.RedactedCall", 0) <= 1
+            or monotonic() >= until
+        ):
             return MemoryUse(soak.counts.total(), process.usage().resident, objects)
         await asyncio.sleep(0.5)
 

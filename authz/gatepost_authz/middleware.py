@@ -23,7 +23,6 @@ SCHEME = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+)(?= |\Z)")
 
 CALLER = "gatepost.caller"
 """The key of the ASGI scope that holds the caller of a request; `caller_of` reads it."""
-"""The key of the ASGI scope that holds the caller."""
 HEADERS_BY_NAME = "gatepost.headers"
 """
 The key under which a layer in front may store the headers by name, each with its last value. If it

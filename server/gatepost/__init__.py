@@ -4,14 +4,20 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from gatepost.config.pack_registration import PackRegistration
+    from gatepost.config.pack_registration import PackRegistration, built_in_packs
     from gatepost.config.pack_settings import CredentialUse, PackSettings, SettingFault
+    from gatepost.documents.json_shape import decoded
+    from gatepost.documents.yaml_reader import YamlError, YamlLimits, read_yaml
+    from gatepost.execution.failure import Failure, FailureKind, ToolFailure
     from gatepost.policy.script_reviews.script import FoundScripts, Script, ScriptSource
     from gatepost.policy.script_reviews.store import ScriptApprovals
     from gatepost.secrets.names import REFERENCE_PREFIX, is_reference
     from gatepost.storage.entries import Entries, Entry
-    from gatepost.tools.call_context import CallContext, Outcome
-    from gatepost.tools.content import (
+    from gatepost.tools.authoring.dependency import Depends
+    from gatepost.tools.authoring.pack import Pack
+    from gatepost.tools.authoring.tool_methods import tool_method
+    from gatepost.tools.context.call_context import CallContext, Outcome
+    from gatepost.tools.context.content import (
         Audio,
         Contents,
         File,
@@ -21,7 +27,13 @@ if typing.TYPE_CHECKING:
         Message,
         Relevance,
     )
-    from gatepost.tools.context import (
+    from gatepost.tools.context.elicitation import (
+        Elicitation,
+        ElicitationResult,
+        Roots,
+        UrlElicitation,
+    )
+    from gatepost.tools.context.interfaces import (
         FileHead,
         Item,
         Outbound,
@@ -32,17 +44,10 @@ if typing.TYPE_CHECKING:
         Workspace,
         WorkspaceUsage,
     )
-    from gatepost.tools.dependency import Depends
-    from gatepost.tools.effects import Effects, FileWrite, SettingsLookup
-    from gatepost.tools.elicitation import Elicitation, ElicitationResult, Roots, UrlElicitation
-    from gatepost.tools.failure import Failure, FailureKind, ToolFailure
-    from gatepost.tools.json_shape import decoded
-    from gatepost.tools.pack import Pack
-    from gatepost.tools.raw_schema import validator_of
-    from gatepost.tools.sampling import Sampled, Sampling
-    from gatepost.tools.secret import Secret
-    from gatepost.tools.tool_methods import tool_method
-    from gatepost.tools.yaml_reader import YamlError, YamlLimits, read_yaml
+    from gatepost.tools.context.sampling import Sampled, Sampling
+    from gatepost.tools.offers.effects import Effects, FileWrite, SettingsLookup
+    from gatepost.tools.schemas.raw_schema import validator_of
+    from gatepost.tools.schemas.secret import Secret
 
 __all__ = [
     "REFERENCE_PREFIX",
@@ -92,6 +97,7 @@ __all__ = [
     "WorkspaceUsage",
     "YamlError",
     "YamlLimits",
+    "built_in_packs",
     "decoded",
     "is_reference",
     "read_yaml",
@@ -100,14 +106,14 @@ __all__ = [
 ]
 
 _PLACES = {
-    "gatepost.config.pack_registration": ("PackRegistration",),
+    "gatepost.config.pack_registration": ("PackRegistration", "built_in_packs"),
     "gatepost.config.pack_settings": ("CredentialUse", "PackSettings", "SettingFault"),
     "gatepost.policy.script_reviews.script": ("FoundScripts", "Script", "ScriptSource"),
     "gatepost.policy.script_reviews.store": ("ScriptApprovals",),
     "gatepost.secrets.names": ("REFERENCE_PREFIX", "is_reference"),
     "gatepost.storage.entries": ("Entries", "Entry"),
-    "gatepost.tools.call_context": ("CallContext", "Outcome"),
-    "gatepost.tools.content": (
+    "gatepost.tools.context.call_context": ("CallContext", "Outcome"),
+    "gatepost.tools.context.content": (
         "Audio",
         "Contents",
         "File",
@@ -117,7 +123,7 @@ _PLACES = {
         "Message",
         "Relevance",
     ),
-    "gatepost.tools.context": (
+    "gatepost.tools.context.interfaces": (
         "FileHead",
         "Item",
         "Outbound",
@@ -128,17 +134,22 @@ _PLACES = {
         "Workspace",
         "WorkspaceUsage",
     ),
-    "gatepost.tools.dependency": ("Depends",),
-    "gatepost.tools.effects": ("Effects", "FileWrite", "SettingsLookup"),
-    "gatepost.tools.elicitation": ("Elicitation", "ElicitationResult", "Roots", "UrlElicitation"),
-    "gatepost.tools.failure": ("Failure", "FailureKind", "ToolFailure"),
-    "gatepost.tools.json_shape": ("decoded",),
-    "gatepost.tools.tool_methods": ("tool_method",),
-    "gatepost.tools.pack": ("Pack",),
-    "gatepost.tools.sampling": ("Sampled", "Sampling"),
-    "gatepost.tools.raw_schema": ("validator_of",),
-    "gatepost.tools.secret": ("Secret",),
-    "gatepost.tools.yaml_reader": ("YamlError", "YamlLimits", "read_yaml"),
+    "gatepost.tools.authoring.dependency": ("Depends",),
+    "gatepost.tools.offers.effects": ("Effects", "FileWrite", "SettingsLookup"),
+    "gatepost.tools.context.elicitation": (
+        "Elicitation",
+        "ElicitationResult",
+        "Roots",
+        "UrlElicitation",
+    ),
+    "gatepost.execution.failure": ("Failure", "FailureKind", "ToolFailure"),
+    "gatepost.documents.json_shape": ("decoded",),
+    "gatepost.tools.authoring.tool_methods": ("tool_method",),
+    "gatepost.tools.authoring.pack": ("Pack",),
+    "gatepost.tools.context.sampling": ("Sampled", "Sampling"),
+    "gatepost.tools.schemas.raw_schema": ("validator_of",),
+    "gatepost.tools.schemas.secret": ("Secret",),
+    "gatepost.documents.yaml_reader": ("YamlError", "YamlLimits", "read_yaml"),
 }
 
 if not typing.TYPE_CHECKING:

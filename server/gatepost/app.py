@@ -32,7 +32,7 @@ from gatepost.runtime.readiness import readiness
 from gatepost.runtime.services import Services
 from gatepost.runtime.version import version
 from gatepost.telemetry.metric_families import OTHER
-from gatepost.tools.registry import Registry
+from gatepost.tools.calls.registry import Registry
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource, SiblingPaths
 from gatepost_authz.metadata import MetadataRoutes

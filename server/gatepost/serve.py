@@ -37,7 +37,7 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
-from gatepost.tools.lifespan import LifespanFailed
+from gatepost.tools.authoring.lifespan import LifespanFailed
 
 _log = logging.getLogger("gatepost.serve")
 

@@ -4,7 +4,9 @@ import ast
 import logging
 import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tests.architecture.source import (
     ROOT,
@@ -22,7 +24,7 @@ EXPORTERS = {"gatepost.telemetry.otlp_http"}
 BLOCKING = ("time.sleep", "requests", "urllib.request", "http.client")
 BANNED = {"time.sleep", "datetime.utcnow", "eval", "exec", "pickle.loads", "os.system"}
 BROAD_EXCEPTIONS = {"Exception", "BaseException"}
-LAST_RESORTS = {"gatepost.http.edge", "gatepost.tools.runner", "gatepost.tools.threads"}
+LAST_RESORTS = {"gatepost.http.edge", "gatepost.tools.calls.runner", "gatepost.execution.threads"}
 PRIVATE_KEY = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{20}|\"d\"\s*:\s*\"[\w-]{20,}\"", re.ASCII
 )
@@ -84,22 +86,49 @@ def test_log_fields_do_not_use_attribute_names_of_log_records() -> None:
     assert wrong(source_files(), rule) == []
 
 
+UVICORN_LOGGER = "self.logger"
+"""The logger of uvicorn's protocol classes, which writes sentences."""
+
+
 def test_log_events_have_names_instead_of_sentences() -> None:
     """
-    Operators search the log for `reload_refused` and not for a sentence.
+    Operators search the log for `reload_refused`, and find the line of the source that wrote it.
 
-    `gatepost_authz` writes sentences, because the formatter of another program shows no fields.
+    An event is a constant, or stands in a table of constants: an f-string could not be searched
+    for. `gatepost_authz` writes sentences, because the formatter of another program shows no
+    fields.
     """
     server = [path for path in source_files() if path.is_relative_to(ROOT / "server")]
     events = [
         call.args[0]
         for call in calls_of({"debug", "info", "warning", "error", "critical"}, server)
-        if "log" in dotted(call.func).rpartition(".")[0].lower() and call.args
+        if "log" in (logger := dotted(call.func).rpartition(".")[0]).lower()
+        and logger != UVICORN_LOGGER
+        and call.args
     ]
     texts = [event.value for event in events if isinstance(event, ast.Constant)]
+    tables = {dotted(event.value) for event in events if isinstance(event, ast.Subscript)}
+    built = [event for event in events if not isinstance(event, ast.Constant | ast.Subscript)]
+    named = {table: values_of(table, server) for table in tables}
+    texts += [text for values in named.values() for text in values]
 
+    assert [ast.unparse(event) for event in built] == []
     assert len(texts) > 100
-    assert [text for text in texts if not re.fullmatch(r"[a-z][a-z0-9_]*", text)] == []
+    assert all(named.values())
+    assert [text for text in texts if not re.fullmatch(r"[a-z][a-z0-9_]*", str(text))] == []
+
+
+def values_of(table: str, files: Iterable[Path]) -> list[Any]:
+    """Return the values that a dictionary of this name spells out; None for any other value."""
+    assignment = f"\n{table}: "
+    return [
+        getattr(value, "value", None)
+        for path in files
+        if assignment in (text := path.read_text(encoding="utf-8"))
+        for node in ast.parse(text).body
+        if isinstance(node, ast.AnnAssign) and dotted(node.target) == table
+        for value in getattr(node.value, "values", [node.value])
+    ]
 
 
 def test_no_tracked_file_holds_a_private_key() -> None:

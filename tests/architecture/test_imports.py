@@ -1,6 +1,7 @@
 """Imports point one way: the table in docs/architecture.md is the rule and this is its check."""
 
 import re
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -33,13 +34,29 @@ ALLOWED_IMPORTS = table()
 
 
 def package_of(name: str) -> str:
-    """Return the package of a module: `gatepost.mcp.tasks.store` is in `gatepost.mcp`."""
+    """
+    Return the package of a module, which is a part of another one where the table lists parts.
+
+    `gatepost.mcp.tasks.store` is in `gatepost.mcp`, `gatepost.tools.offers.effects` in
+    `gatepost.tools.offers`.
+    """
     parts = name.split(".")
     if parts[0] != "gatepost" or len(parts) == 1:
         return parts[0]
-    first = ".".join(parts[:2])
+    if (part := ".".join(parts[:3])) in ALLOWED_IMPORTS:
+        return part
+    first = whole(part)
     # `from gatepost import Pack` names no module of its own.
     return first if first in MODULES_AT_THE_TOP else "gatepost"
+
+
+def whole(package: str) -> str:
+    """Return the package that a part belongs to, or the package itself."""
+    return ".".join(package.split(".")[:2])
+
+
+DIVIDED_PACKAGES = {whole(package) for package in ALLOWED_IMPORTS if whole(package) != package}
+"""The packages with a row for each of their parts."""
 
 
 MODULES_AT_THE_TOP = {
@@ -50,12 +67,20 @@ MODULES_AT_THE_TOP = {
 
 
 def imports(path: Path) -> list[tuple[str, int]]:
-    """List the other packages of ours that a module imports or names, with the lines."""
+    """
+    List the other packages of ours that a module imports or names, with the lines.
+
+    A part is listed as such only for modules of the same package.
+    """
     own, have = package_of(module_name(path)), contents(path)
     imported = (
         (package_of(name), line) for name, line in have.imports + have.named if is_ours(name)
     )
-    return [(package, line) for package, line in imported if package != own]
+    return [
+        (package if whole(package) == whole(own) else whole(package), line)
+        for package, line in imported
+        if package != own
+    ]
 
 
 def is_ours(name: str) -> bool:
@@ -73,25 +98,83 @@ def test_modules_import_only_packages_that_the_table_allows() -> None:
 
 
 def test_the_table_lists_each_package_with_exactly_its_imports() -> None:
-    """A row for a removed package, or an unused permission, would permit too much."""
+    """
+    A row for a removed package, or an unused permission, would permit too much.
+
+    All modules of a divided package are in its parts; its `__init__` imports nothing.
+    """
     used: dict[str, set[str]] = {package_of(module_name(path)): set() for path in source_files()}
     for path in source_files():
         used[package_of(module_name(path))].update(name for name, _ in imports(path))
 
-    assert {package: set(allowed) for package, allowed in ALLOWED_IMPORTS.items()} == used
+    listed = {package: set(allowed) for package, allowed in ALLOWED_IMPORTS.items()}
+    assert listed | {package: set() for package in DIVIDED_PACKAGES} == used
 
 
 def test_packages_import_only_packages_of_earlier_rows() -> None:
     """If every package imports earlier rows only, there is no import cycle."""
-    rows = list(ALLOWED_IMPORTS)
+    row_of = {package: row for row, package in enumerate(ALLOWED_IMPORTS)}
+    # A whole package stands where its last part does.
+    row_of |= {whole(package): row for package, row in row_of.items()}
     below = {
         (package, other)
         for package, allowed in ALLOWED_IMPORTS.items()
         for other in allowed
-        if rows.index(other) > rows.index(package)
+        if row_of[other] > row_of[package]
     }
 
     assert below == set()
+
+
+def module_graph() -> dict[str, set[str]]:
+    """
+    Return each module with the modules that it imports or names.
+
+    An import inside a function, or for type checkers only, counts like any other.
+    """
+    modules = {module_name(path): path for path in source_files()}
+    graph = dict[str, set[str]]()
+    for module, path in modules.items():
+        found = contents(path)
+        names = [name.partition(":")[0] for name, _ in found.imports + found.named]
+        # `from a.b import c` imports the module `a.b.c` if there is one, otherwise `a.b`.
+        imported = {name if name in modules else name.rpartition(".")[0] for name in names}
+        graph[module] = (imported & modules.keys()) - {module}
+    return graph
+
+
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """Return the nodes of one cycle, which begins and ends with the same; empty without any."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        return cycle
+    return []
+
+
+def test_modules_form_no_import_cycle() -> None:
+    """Modules of a cycle can only be read, tested and moved together."""
+    graph = module_graph()
+
+    assert "gatepost.tools.calls.runner" in graph["gatepost.app"] | graph["gatepost.rest.routes"]
+    assert "gatepost.cli.serve" in graph["gatepost.cli.main"]
+    assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != []
+    assert cycle_in(graph) == []
+
+
+def test_sessions_and_tasks_of_mcp_do_not_import_each_other() -> None:
+    """A task can outlive a session, and the newest revision has tasks without sessions."""
+    parts = ("gatepost.mcp.sessions", "gatepost.mcp.tasks")
+    edges = [
+        (module, other)
+        for module, imported in module_graph().items()
+        for other in imported
+        if module.startswith(parts) and other.startswith(parts)
+    ]
+
+    assert len(edges) > 20
+    assert [edge for edge in edges if len({name.split(".")[2] for name in edge}) > 1] == []
 
 
 def test_the_core_knows_no_pack() -> None:

@@ -13,7 +13,7 @@ from gatepost import CallContext, Outcome, Pack
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.secrets.keyring import KeyRing
-from gatepost.tools.api import Tool
+from gatepost.tools.offers.offer import Tool
 from gatepost_authz import keyset
 from gatepost_authz.caller import TenantContext
 from tests.support import issuers as f

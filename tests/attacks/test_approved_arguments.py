@@ -12,6 +12,7 @@ from gatepost.dashboard.argument_tree import read
 from gatepost.dashboard.assets import Assets
 from gatepost.dashboard.escaping import MAX_MARKS, hidden, spelt
 from gatepost.dashboard.templating import Templates
+from gatepost.documents.exact_json import decoded
 from gatepost.policy.approvals.approval_request import (
     MAX_ARGUMENTS,
     ApprovalRequest,
@@ -20,7 +21,6 @@ from gatepost.policy.approvals.approval_request import (
 )
 from gatepost.policy.approvals.request_lists import erase_decider
 from gatepost.policy.approvals.stored_request import merged
-from gatepost.tools.exact_json import decoded
 from tests.support.endpoint import a_caller
 from tests.support.runners import ACME, BOB, CAROL, ApprovalDeployment, text_of
 

@@ -11,7 +11,7 @@ from gatepost.policy.limits.request_limits import RetryLimits
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.records import MemoryIdempotency
 from gatepost.storage.rate_limits import Buckets
-from gatepost.tools.runner import Runner
+from gatepost.tools.calls.runner import Runner
 from tests.support.runners import IdempotencyDeployment, text_or_failure
 
 WITHIN_S = 10

@@ -18,8 +18,8 @@ from pydantic import BaseModel, create_model
 
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import LimitsSettings, ToolsSettings
-from gatepost.tools.api import Tool
-from gatepost.tools.json_shape import MAX_VALUES
+from gatepost.documents.json_shape import MAX_VALUES
+from gatepost.tools.offers.offer import Tool
 from gatepost_packs import BUILT_IN
 from tests.attacks.conftest import (
     delays_no_other_call,

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gatepost.tools.cpu_thread import MAX_WAITING
+from gatepost.execution.cpu_thread import MAX_WAITING
 from gatepost_packs import demo
 from tests.support.endpoint import EndpointClient, Response, a_caller
 from tests.support.endpoint_clients import RestEndpoint

@@ -19,7 +19,7 @@ from gatepost.dev.composition import (
     write_state,
 )
 from gatepost.secrets.keyring import KeyRingError, rotate
-from gatepost.tools.pack import Pack
+from gatepost.tools.authoring.pack import Pack
 
 
 @pytest.mark.parametrize("scopes", ["files", {"a b"}, {'a"'}, {"a\r\nX: y"}, {""}])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import OutboundReply
+from gatepost.execution.failure import ToolFailure
+from gatepost.tools.context.interfaces import OutboundReply
 from gatepost_packs.calendar.caldav import CalDav
 from gatepost_packs.gitlab.address import address_of
 

@@ -14,12 +14,12 @@ from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import PROMPT_BYTES, Redactor
 from gatepost.redaction.secret_search import MATCHES_AT_ONCE, unwrapped
 from gatepost.redaction.spans import replaced
-from gatepost.tools.api import Call
-from gatepost.tools.redacted_call import MAX_WRITTEN, MAX_WRITTEN_BYTES
-from gatepost.tools.redaction import LONG_BYTES, MANY_VALUES
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
-from gatepost.tools.secret import KEYWORD
+from gatepost.tools.calls.redacted_call import MAX_WRITTEN, MAX_WRITTEN_BYTES
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.offers.offer import Call
+from gatepost.tools.schemas.argument_size import LONG_BYTES, MANY_VALUES
+from gatepost.tools.schemas.secret import KEYWORD
 from gatepost_packs.openapi.description.reading import DEPTH, DescriptionUnreadable, canonical
 from tests.attacks.conftest import accept_arguments
 from tests.support.endpoint import a_caller

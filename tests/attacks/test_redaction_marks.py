@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 from gatepost import ToolFailure
 from gatepost.policy.approvals.approval_request import Undecidable
 from gatepost.policy.approvals.stored_request import shown_arguments
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from tests.support.runners import ACME, BOB, ApprovalDeployment, failure_kind
 
 BEGIN_MARK, END_MARK = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"

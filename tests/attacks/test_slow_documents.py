@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gatepost.tools.api import ToolFailure
+from gatepost.execution.failure import ToolFailure
 from gatepost_packs.openapi import lookup
 from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.reading import canonical

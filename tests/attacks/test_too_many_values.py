@@ -13,8 +13,7 @@ from msgspec import Raw
 from pydantic import BaseModel, Field, Json
 
 from gatepost import CallContext, Outcome, Pack
-from gatepost.tools.forms import validation_error_in
-from gatepost.tools.json_shape import (
+from gatepost.documents.json_shape import (
     COUNTED_BYTES,
     MAX_DIGITS,
     MAX_VALUES,
@@ -26,9 +25,10 @@ from gatepost.tools.json_shape import (
     values_bound,
     without_texts,
 )
-from gatepost.tools.raw_schema import checker
-from gatepost.tools.redaction import is_large
-from gatepost.tools.schema_branches import branching_of
+from gatepost.tools.context.forms import validation_error_in
+from gatepost.tools.schemas.argument_size import is_large
+from gatepost.tools.schemas.raw_schema import checker
+from gatepost.tools.schemas.schema_branches import branching_of
 from tests.support.client import modern_request
 from tests.support.endpoint import JSON as JSON_BODY
 from tests.support.endpoint import EndpointClient, Response, a_caller

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Failure, Outcome, Pack, ToolFailure
-from gatepost.tools.prompt import Message
-from gatepost.tools.resource import Contents
+from gatepost.tools.authoring.prompt import Message
+from gatepost.tools.authoring.resource import Contents
 from tests.support.endpoint import EndpointClient, Response, message
 from tests.support.endpoint_clients import RestEndpoint
 from tests.support.measuring import capture_logs

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from gatepost.execution.cpu_thread import TooManyWaiting
 from gatepost.http import body
 from gatepost.http.body import AT_ONCE_OF_TENANT, LARGE_BODIES, TooLarge, read_body_of
-from gatepost.tools.cpu_thread import TooManyWaiting
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
 from tests.support.endpoint import EndpointClient, a_caller

@@ -25,7 +25,7 @@ from gatepost.storage.audit import AuditRow, AuditStore, ChainHead, Checkpoint, 
 from gatepost.storage.audit_segments import compacted
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from gatepost_authz.caller import TenantContext
 from tests.support.stores import sqlite_url
 
@@ -341,6 +341,12 @@ async def look(ctx: CallContext) -> str:
 async def refuse(ctx: CallContext, why: str) -> str:
     """Refuse for a reason."""
     raise ToolFailure("denied", f"Not today: {why}")
+
+
+@pack.tool()
+async def create(ctx: CallContext) -> str:
+    """Fail, because there is one already."""
+    raise ToolFailure("conflict", "There is one already.")
 
 
 @pack.tool()

@@ -6,7 +6,7 @@ from gatepost.audit.record import search
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import AuditQuery
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from tests.support.runners import ACME, BOB, ApprovalDeployment
 
 

@@ -12,8 +12,8 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import Link, RecordsByChain
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.tools.api import Call
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.offers.offer import Call
 from tests.audit.conftest import person
 
 SOON_S = 10

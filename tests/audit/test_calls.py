@@ -139,17 +139,23 @@ def test_list_requests_are_not_recorded(audited: AuditedServer, method: str) -> 
 
 
 @pytest.mark.requirement("AU3")
-def test_a_retry_is_on_record_as_a_replay(audited: AuditedServer) -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments", "outcome"),
+    [("write", {"text": "once"}, "success"), ("create", {}, "conflict")],
+)
+def test_a_retry_is_on_record_as_a_replay(
+    audited: AuditedServer, tool: str, arguments: dict[str, str], outcome: str
+) -> None:
     """The tool ran once, and the record says which of the two calls it ran for."""
-    token = audited.gatepost.token(org_id="again")
+    tenant = f"again-{tool}"
+    token = audited.gatepost.token(org_id=tenant)
     for _ in range(2):
-        fields = [("Idempotency-Key", "k1")]
-        RestClient(audited.gatepost, token).call("write", {"text": "once"}, *fields)
-    records = audited.records("again")
+        RestClient(audited.gatepost, token).call(tool, arguments, ("Idempotency-Key", "k1"))
+    records = audited.records(tenant)
 
     assert [(record.outcome, record.retry, record.replayed) for record in records] == [
-        ("success", "idempotency", False),
-        ("success", "idempotency", True),
+        (outcome, "idempotency", False),
+        (outcome, "idempotency", True),
     ]
 
 

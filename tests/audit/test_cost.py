@@ -19,9 +19,9 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.sql.records import opened
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 from gatepost.storage.sql.sqlite_audit_wal import WriteAheadLog
-from gatepost.tools.api import Call
-from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.offers.offer import Call
 from tests.audit.conftest import NOW, pack, person
 from tests.support.measuring import count_lines
 

@@ -27,11 +27,11 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.tools.api import Call, CallContext, Failure, Outcome
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry, Unknown
-from gatepost.tools.runner import Runner
-from gatepost.tools.stage import Recorder
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry, Unknown
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.calls.stage import Recorder
+from gatepost.tools.offers.offer import Call, CallContext, Failure, Outcome
 from gatepost.workspace import TenantWorkspace
 from tests.audit.conftest import pack, person
 

@@ -20,11 +20,11 @@ from gatepost.audit.record import (
 from gatepost.audit.record_builder import RecordBuilder
 from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import NewAuditRecord
-from gatepost.tools.api import Call, Failure
-from gatepost.tools.idempotency_key import IdempotencyKey
-from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.redaction import NoSecrets, Redaction
-from gatepost.tools.stage import RaisedReason
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.calls.redaction import NoSecrets, Redaction
+from gatepost.tools.calls.stage import RaisedReason
+from gatepost.tools.context.idempotency_key import IdempotencyKey
+from gatepost.tools.offers.offer import Call, Failure
 from tests.audit.conftest import ISSUER, pack, person
 from tests.support.measuring import each
 

@@ -15,9 +15,9 @@ from gatepost.audit.events import MAX_KINDS, RECORDED_PER_CALLER, RECORDED_PER_K
 from gatepost.audit.record import AuditRecord, read, search
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
-from gatepost.tools.api import Call, Failure, Outcome
-from gatepost.tools.registry import Registry, Unknown
-from gatepost.tools.runner import Runner
+from gatepost.tools.calls.registry import Registry, Unknown
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.offers.offer import Call, Failure, Outcome
 from gatepost_authz.errors import InsufficientScope
 from tests.audit.conftest import AuditLog, audit_log, person
 from tests.audit.test_outage import call_context

@@ -9,7 +9,7 @@ import pytest
 from gatepost.audit.events import RECORDED_PER_KIND
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.audit_segments import Damaged
-from gatepost.tools.api import Call, Failure
+from gatepost.tools.offers.offer import Call, Failure
 from tests.audit.conftest import (
     ISSUER,
     StolenData,

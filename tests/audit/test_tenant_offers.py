@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext
-from gatepost.tools.api import Annotations, Effects, Outcome
-from gatepost.tools.tenant_offers import Agent
+from gatepost.tools.offers.offer import Annotations, Effects, Outcome
+from gatepost.tools.offers.tenant_offers import Agent
 from tests.audit.test_calls import AuditedServer
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server

@@ -21,7 +21,7 @@ from gatepost.storage.backends import open_records
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger, sqlite_audit_writer
 from gatepost.storage.sql.sqlite import empty_log
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from tests.audit.conftest import AuditLog, audit_log, tamper, update
 from tests.support.measuring import capture_logs
 from tests.support.stores import failing_commits, sqlite_url

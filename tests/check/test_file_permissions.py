@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from gatepost.dev.composition import make_state_folder
+from gatepost.execution.failure import ToolFailure
 from gatepost.runtime.erasure import TenantErasure
 from gatepost.secrets.keyring import KeyRing, KeyRingError, create
 from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreRefused
-from gatepost.tools.api import ToolFailure
 from gatepost.workspace import Workspaces
 from gatepost.workspace.ownership import PRIVATE, USAGE_FILE
 from gatepost.workspace.resolver import Choice, resolver_of

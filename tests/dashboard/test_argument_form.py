@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost.dashboard.argument_form import Field, fields_of, filled
-from gatepost.tools.exact_json import decoded
+from gatepost.documents.exact_json import decoded
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -13,7 +13,7 @@ from gatepost.dashboard.argument_tree import (
     read,
     summary,
 )
-from gatepost.tools.exact_json import compact, decoded
+from gatepost.documents.exact_json import compact, decoded
 
 
 def only_node(encoded: str) -> Node:

@@ -18,7 +18,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from tests.support.endpoint import a_caller
 
 WITHIN_S = 10

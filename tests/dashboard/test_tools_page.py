@@ -9,11 +9,11 @@ import pytest
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.dashboard.tools import access
 from gatepost.policy.approvals.tool_policies import plan_of
-from gatepost.tools.api import Call, CallContext
-from gatepost.tools.pack import Pack
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
-from gatepost.tools.tenant_offers import Agent
+from gatepost.tools.authoring.pack import Pack
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.offers.offer import Call, CallContext
+from gatepost.tools.offers.tenant_offers import Agent
 from tests.dashboard.conftest import open_dashboard_server
 from tests.support.endpoint import a_caller
 from tests.support.tools import MemorySource, ToolUpstream

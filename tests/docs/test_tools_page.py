@@ -10,10 +10,10 @@ from typing import Any, get_type_hints
 import pytest
 
 from gatepost.testing import serving
-from gatepost.tools.api import Tool
-from gatepost.tools.function import OfferOptions as CommonOptions
-from gatepost.tools.pack import Pack, ToolOptions
-from gatepost.tools.resource import ResourceOptions
+from gatepost.tools.authoring.function import OfferOptions as CommonOptions
+from gatepost.tools.authoring.pack import Pack, ToolOptions
+from gatepost.tools.authoring.resource import ResourceOptions
+from gatepost.tools.offers.offer import Tool
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT, contents
 from tests.support.client_requests import (

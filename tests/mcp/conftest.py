@@ -24,8 +24,8 @@ from gatepost import (
 from gatepost.mcp import client as mcp_client
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.tools.api import Call, Failure, Offer, Outcome
-from gatepost.tools.stage import Next
+from gatepost.tools.calls.stage import Next
+from gatepost.tools.offers.offer import Call, Failure, Offer, Outcome
 from tests.support.endpoint import CLIENT, VERSION, EndpointClient, message
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.tools.client import NO_CLIENT, ProtocolError
+from gatepost.tools.context.client import NO_CLIENT, ProtocolError
 from tests.mcp import fixture_tools
 from tests.support.client_requests import (
     CONFIRMATION,

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack, UrlElicitation
 from gatepost.mcp.projection import projected
-from gatepost.tools.client import InputRequest, MissingCapability
+from gatepost.tools.context.client import InputRequest, MissingCapability
 from tests.mcp import fixture_tools
 from tests.support.client_requests import (
     Trip,

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from gatepost import Elicitation
 from gatepost.mcp.projection import projected
-from gatepost.tools.client import MissingCapability
+from gatepost.tools.context.client import MissingCapability
 from tests.mcp import fixture_tools
 from tests.support.client_requests import Trip
 from tests.support.measuring import each

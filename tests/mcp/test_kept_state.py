@@ -3,7 +3,7 @@
 import pytest
 
 from gatepost import CallContext, Elicitation, Pack
-from gatepost.tools.client import MAX_KEPT_BYTES, InputNeeded, all_needed
+from gatepost.tools.context.client import MAX_KEPT_BYTES, InputNeeded, all_needed
 from tests.support.client_requests import (
     accepted_form,
     call_with_responses,

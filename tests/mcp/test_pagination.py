@@ -8,7 +8,7 @@ import pytest
 
 from gatepost import CallContext, ListedResource, Pack
 from gatepost.mcp.listing import PURPOSE
-from gatepost.tools.api import Offer
+from gatepost.tools.offers.offer import Offer
 from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask
 from tests.support.measuring import each

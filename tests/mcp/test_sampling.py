@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack, Sampling
 from gatepost.mcp.projection import projected
-from gatepost.tools.client import MissingCapability
+from gatepost.tools.context.client import MissingCapability
 from tests.support.client_requests import (
     ROOTS,
     SAMPLING_RESULT,

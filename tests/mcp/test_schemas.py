@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Icon, Outcome, Pack
-from gatepost.tools.raw_schema import DEPTH, MAX_SUBSCHEMAS
+from gatepost.tools.schemas.raw_schema import DEPTH, MAX_SUBSCHEMAS
 from tests.mcp.conftest import declared_capabilities
 from tests.mcp.conftest import pack as library
 from tests.support.endpoint import VERSION, EndpointClient, a_caller

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from gatepost import CallContext
-from gatepost.tools.api import Offer
-from gatepost.tools.tenant_offers import Agent
+from gatepost.tools.offers.offer import Offer
+from gatepost.tools.offers.tenant_offers import Agent
 from tests.mcp.conftest import declared_capabilities
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask, open_subscription, result_of

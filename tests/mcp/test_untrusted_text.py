@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
-from gatepost.tools.api import Offer
+from gatepost.tools.offers.offer import Offer
 from gatepost_packs.text import TEXT_RESULT, result_schema
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, message
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_client import checked_addresses
-from gatepost.tools.api import ToolFailure
 from gatepost_authz.address_policy import ToolAddressPolicy
 from tests.support.measuring import each
 

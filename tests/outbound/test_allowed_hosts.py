@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.tools.api import ToolFailure
 from gatepost_authz.address_policy import ToolAddressPolicy, allowed_host
 from gatepost_authz.addresses import is_public, literal
 from gatepost_authz.config import Network

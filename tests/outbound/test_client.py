@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import Upload
+from gatepost.tools.context.interfaces import Upload
 from tests.support.internet import PUBLIC, Internet
 
 SITE = "https://www.web.test"

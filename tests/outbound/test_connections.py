@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound import connections
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.tools.api import ToolFailure
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.internet import Internet, page_answer

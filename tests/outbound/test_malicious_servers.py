@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.outbound.http_response import PARTS_AT_ONCE
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import OutboundReply
+from gatepost.tools.context.interfaces import OutboundReply
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.internet import Internet

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import OutboundReply
+from gatepost.tools.context.interfaces import OutboundReply
 from tests.support.internet import Internet, redirect_answer
 
 SITE = "https://www.web.test"

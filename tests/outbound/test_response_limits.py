@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.outbound.http_response import Unpacker
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import OutboundReply
+from gatepost.tools.context.interfaces import OutboundReply
 from tests.support.internet import Internet, Page, ReceivedRequest
 from tests.support.issuers import Send
 

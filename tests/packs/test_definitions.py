@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gatepost.tools.api import Tool
+from gatepost.tools.offers.offer import Tool
 from gatepost_packs import BUILT_IN
 from gatepost_packs.gitlab.settings import SPEC_URL
 from tests.packs.conftest import PackServer

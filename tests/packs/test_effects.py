@@ -12,7 +12,7 @@ import jsonschema_rs
 import pytest
 
 from gatepost.runtime.services import Services
-from gatepost.tools.api import Effects, Tool
+from gatepost.tools.offers.offer import Effects, Tool
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
 from tests.packs.conftest import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import OutboundReply
+from gatepost.execution.failure import ToolFailure
+from gatepost.tools.context.interfaces import OutboundReply
 from gatepost_packs.github.errors import refusal
 from gatepost_packs.openapi.errors import refusal_of
 from gatepost_packs.retry_after import retry_after

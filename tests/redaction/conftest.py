@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gatepost import CallContext, Contents, ListedResource, Pack, Secret, ToolFailure
-from gatepost.tools.api import Outcome
-from gatepost.tools.client import ProtocolError
+from gatepost.tools.context.client import ProtocolError
+from gatepost.tools.offers.offer import Outcome
 
 KEPT_TEXT = [""]
 

@@ -17,9 +17,9 @@ from gatepost.redaction.cut_document import cut_whole, is_clear_before
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES, Screen
-from gatepost.tools.api import CallContext, Outcome
-from gatepost.tools.pack import Pack
-from gatepost.tools.redaction import answer_without, is_harmless
+from gatepost.tools.authoring.pack import Pack
+from gatepost.tools.calls.redaction import answer_without, is_harmless
+from gatepost.tools.offers.offer import CallContext, Outcome
 from tests.redaction.test_encodings import FORMS
 from tests.support.measuring import each
 

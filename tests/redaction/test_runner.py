@@ -11,13 +11,14 @@ import pytest
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Call, CallContext, Outcome, ToolFailure
-from gatepost.tools.client import SilentClient
-from gatepost.tools.pack import Pack
-from gatepost.tools.redaction import LONG_BYTES, MANY_SECRETS, KnownSecrets, Redaction
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
-from gatepost.tools.secret import Secret
+from gatepost.tools.authoring.pack import Pack
+from gatepost.tools.calls.redaction import MANY_SECRETS, KnownSecrets, Redaction
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.context.client import SilentClient
+from gatepost.tools.offers.offer import Call, CallContext, Outcome, ToolFailure
+from gatepost.tools.schemas.argument_size import LONG_BYTES
+from gatepost.tools.schemas.secret import Secret
 from gatepost.workspace import TenantWorkspace
 from tests.support.endpoint import a_caller
 from tests.support.measuring import HOLD_S, count_lines, each, shortest_hold

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Pack, ToolFailure
-from gatepost.tools.api import Outcome
-from gatepost.tools.client import MissingCapability, ProtocolError
+from gatepost.tools.context.client import MissingCapability, ProtocolError
+from gatepost.tools.offers.offer import Outcome
 from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server

@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.tools.api import Tool
-from gatepost.tools.pack import Pack
-from gatepost.tools.registry import Registry
+from gatepost.tools.authoring.pack import Pack
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.offers.offer import Tool
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import EndpointClient, Response, a_caller
 from tests.support.endpoint_clients import RestEndpoint

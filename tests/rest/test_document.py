@@ -17,7 +17,7 @@ from schemathesis.openapi import from_dict
 from gatepost import CallContext, Pack
 from gatepost.rest.tool_descriptions import MAX_TOOLS
 from gatepost.runtime.version import version
-from gatepost.tools.api import Outcome
+from gatepost.tools.offers.offer import Outcome
 from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.rest.tool_descriptions import DRAFT_07, as_draft_07
-from gatepost.tools.raw_schema import validator_of
+from gatepost.tools.schemas.raw_schema import validator_of
 from tests.support.measuring import each
 
 NAMES = st.sampled_from(["a", "b", "c"])

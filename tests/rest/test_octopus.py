@@ -12,8 +12,8 @@ from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config
 from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
-from gatepost.tools.pack import Pack
-from gatepost.tools.registry import Registry
+from gatepost.tools.authoring.pack import Pack
+from gatepost.tools.calls.registry import Registry
 from tests.rest import conftest as tools
 from tests.rest.conftest import RUNS, TOOLS
 from tests.support.client import RestClient, challenge_of

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gatepost.rest.responses import TABLE, failed, succeeded
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import CallContext, Failure, FailureKind, Outcome
-from gatepost.tools.pack import Pack
+from gatepost.tools.authoring.pack import Pack
+from gatepost.tools.offers.offer import CallContext, Failure, FailureKind, Outcome
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.endpoint_clients import RestEndpoint
 

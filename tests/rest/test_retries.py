@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
+from gatepost.tools.context.idempotency_key import CORRELATION, IDEMPOTENCY
 from tests.rest.conftest import CALL_STARTED, MAY_CONTINUE, RUNS
 from tests.support.client import RestAnswer, RestClient, failure, request, result, session_call
 from tests.support.measuring import eventually

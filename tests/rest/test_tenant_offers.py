@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 
 from gatepost.rest.tool_descriptions import MAX_TOOLS
 from gatepost.telemetry.exposition import registry_of
-from gatepost.tools.tenant_offers import Agent
+from gatepost.tools.offers.tenant_offers import Agent
 from tests.support.client import RestClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server

@@ -22,7 +22,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.valkey.channels import Channels
 from gatepost.telemetry.metrics import Meter
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.measuring import capture_logs
 from tests.support.runners import ACME, ApprovalDeployment

@@ -8,7 +8,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.config.settings import Config
 from gatepost.runtime.reload import affected_callers, lists_changed
-from gatepost.tools.registry import Registry
+from gatepost.tools.calls.registry import Registry
 from tests.support.endpoint import a_caller
 from tests.support.measuring import each
 

@@ -68,7 +68,7 @@ from gatepost import serve
 from gatepost.cli.main import main
 from gatepost.dev import composition
 from gatepost.runtime import http_server as server
-from gatepost.tools.interruption import ToolDeadline
+from gatepost.tools.calls.tool_deadline import ToolDeadline
 
 server.HARD_END_S = 3
 serve.END_S = 1.0

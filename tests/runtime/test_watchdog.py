@@ -13,7 +13,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.http.deadlines import Deadlines
 from gatepost.runtime import watchdog
-from gatepost.tools.interruption import ToolDeadline
+from gatepost.tools.calls.tool_deadline import ToolDeadline
 from tests.support.measuring import capture_logs, each, eventually
 from tests.support.server import Server, issuer_settings, running_server
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from gatepost import CallContext, Elicitation, Pack, ToolFailure, UrlElicitation
 from gatepost.mcp.endpoint import EndpointLimits
-from gatepost.tools.client import ProtocolError
+from gatepost.tools.context.client import ProtocolError
 from tests.support.endpoint import META, EndpointClient, Response
 from tests.support.endpoint_clients import EndpointPair, OpenExchange
 

@@ -24,12 +24,12 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import MemorySharedStore, SharedStore
 from gatepost.storage.tasks import TERMINAL
-from gatepost.tools.api import Call, CallContext, Offer
-from gatepost.tools.call_context import ToolServices
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
-from gatepost.tools.stage import Stage
-from gatepost.tools.tenant_offers import OfferSource
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.calls.stage import Stage
+from gatepost.tools.context.call_context import ToolServices
+from gatepost.tools.offers.offer import Call, CallContext, Offer
+from gatepost.tools.offers.tenant_offers import OfferSource
 from gatepost.workspace import TenantWorkspace, Workspaces
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge

@@ -10,9 +10,9 @@ from gatepost.mcp.endpoint import DEFAULT_LIMITS, EndpointLimits
 from gatepost.rest.exchange import RestLimits
 from gatepost.rest.routes import RestRoutes
 from gatepost.storage.records import Records
-from gatepost.tools.api import Tool
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.offers.offer import Tool
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource, SiblingPaths

@@ -28,21 +28,15 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import MemorySharedStore, SharedStore
-from gatepost.tools.api import Call, IdempotencyKey
-from gatepost.tools.client import (
-    NO_CLIENT,
-    Client,
-    InputRequest,
-    SilentClient,
-    Waiting,
-)
-from gatepost.tools.pack import ToolOptions
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
-from gatepost.tools.secret import Secret
-from gatepost.tools.stage import Stage
-from gatepost.tools.tenant_offers import OfferSource
+from gatepost.tools.authoring.pack import ToolOptions
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.calls.stage import Stage
+from gatepost.tools.context.client import NO_CLIENT, Client, InputRequest, SilentClient, Waiting
+from gatepost.tools.offers.offer import Call, IdempotencyKey
+from gatepost.tools.offers.tenant_offers import OfferSource
+from gatepost.tools.schemas.secret import Secret
 from gatepost.workspace import TenantWorkspace
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import a_caller

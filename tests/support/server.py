@@ -33,11 +33,11 @@ from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
-from gatepost.tools.api import Call
-from gatepost.tools.client import NO_CLIENT, Client, InputRequest, SilentClient, Waiting
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
-from gatepost.tools.stage import Stage
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.calls.stage import Stage
+from gatepost.tools.context.client import NO_CLIENT, Client, InputRequest, SilentClient, Waiting
+from gatepost.tools.offers.offer import Call
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Problem
 from tests.support import issuers as f

@@ -16,10 +16,10 @@ from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Outcome, Pack
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Effects, Offer, Origin, Tool
-from gatepost.tools.client import ProtocolError
-from gatepost.tools.offers import Prompt, Template
-from gatepost.tools.tenant_offers import Agent, TenantOffers
+from gatepost.tools.context.client import ProtocolError
+from gatepost.tools.offers.offer import Effects, Offer, Origin, Tool
+from gatepost.tools.offers.offer_kinds import Prompt, Template
+from gatepost.tools.offers.tenant_offers import Agent, TenantOffers
 from gatepost_authz.caller import TenantContext
 
 pack = Pack("replicas")

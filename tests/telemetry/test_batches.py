@@ -20,8 +20,8 @@ from gatepost.storage.commit import NO_COMMIT
 from gatepost.telemetry.access import AccessLog, AccessRow, RequestMetrics, RpcTarget
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
-from gatepost.tools.api import Call, Failure
-from gatepost.tools.registry import Unknown
+from gatepost.tools.calls.registry import Unknown
+from gatepost.tools.offers.offer import Call, Failure
 from tests.support.endpoint import a_caller
 from tests.support.internet import MetricsPage, metrics_page
 from tests.support.measuring import eventually, functions_called

@@ -6,13 +6,13 @@ from typing import get_args
 
 import pytest
 
+from gatepost.execution.failure import FailureKind
 from gatepost.telemetry import metric_families
 from gatepost.telemetry.metric_families import FAMILIES, ConfiguredLabel
 from gatepost.telemetry.metrics import Growth, Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
-from gatepost.tools.api import WORDS
-from gatepost.tools.failure import FailureKind
-from gatepost.tools.runner import NOT_AUDITED
+from gatepost.tools.calls.runner import NOT_AUDITED
+from gatepost.tools.offers.offer import WORDS
 from gatepost_authz import errors
 from tests.architecture.source import refusal_codes, source_files
 from tests.support.internet import metrics_page

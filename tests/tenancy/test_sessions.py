@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gatepost.runtime.services import Services
-from gatepost.tools.runner import GRACE_S
+from gatepost.tools.calls.runner import GRACE_S
 from tests.support.client import (
     comparable_answer,
     failure,

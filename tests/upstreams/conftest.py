@@ -16,7 +16,7 @@ from gatepost.storage.leases import Leases
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import MemorySharedStore
-from gatepost.tools.api import CallContext, Outcome
+from gatepost.tools.offers.offer import CallContext, Outcome
 from gatepost.upstreams.catalogue import Catalogue, Definition
 from gatepost.upstreams.change_counter import SUBJECT, ChangeCounter
 from gatepost.upstreams.connection import (

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gatepost.tools.function import NAME
-from gatepost.tools.tenant_offers import is_upstream_name
+from gatepost.tools.offers.offer import OFFER_NAME
+from gatepost.tools.offers.tenant_offers import is_upstream_name
 from gatepost.upstreams.offered_names import offered_name, server_scope
 from gatepost_authz.challenge import words
 
@@ -70,7 +70,7 @@ def test_each_name_is_valid_and_stays(pair: tuple[str, str]) -> None:
     """Clients, headers and metrics accept it, and no pack's tool can have it."""
     name = offered_name(*pair)
 
-    assert NAME.fullmatch(name)
+    assert OFFER_NAME.fullmatch(name)
     assert is_upstream_name(name)
     assert offered_name(*pair) == name
 

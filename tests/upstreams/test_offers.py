@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.tools.api import CallContext, Effects, Offer, Tool, ToolFailure
-from gatepost.tools.offers import Prompt, ResourceOffer, Template
-from gatepost.tools.registry import Registry
-from gatepost.tools.resource import document
+from gatepost.tools.authoring.resource import document
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.offers.offer import CallContext, Effects, Offer, Tool, ToolFailure
+from gatepost.tools.offers.offer_kinds import Prompt, ResourceOffer, Template
 from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.catalogue import Catalogue, Section
 from gatepost.upstreams.connection import ServerDescription

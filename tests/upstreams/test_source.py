@@ -8,7 +8,7 @@ import pytest
 
 from gatepost.storage import change_poller
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.tenant_offers import Agent, OfferSource, TenantOffers
+from gatepost.tools.offers.tenant_offers import Agent, OfferSource, TenantOffers
 from gatepost.upstreams import upstream_offers as source_module
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.assembly import Listed, assembled

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.tools.api import ToolFailure
+from gatepost.execution.failure import ToolFailure
 from gatepost.workspace import Quota, TenantWorkspace, Workspaces
 
 

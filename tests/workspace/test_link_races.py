@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.tools.api import ToolFailure
+from gatepost.execution.failure import ToolFailure
 from gatepost.workspace import TenantWorkspace, Workspaces, kernel_resolves, resolver_of
 from tests.support.measuring import eventually
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import WorkspaceUsage
+from gatepost.execution.failure import ToolFailure
+from gatepost.tools.context.interfaces import WorkspaceUsage
 from gatepost.workspace import Quota, TenantWorkspace, Workspaces, usage
 
 

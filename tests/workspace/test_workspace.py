@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.tools.api import ToolFailure
+from gatepost.execution.failure import ToolFailure
 from gatepost.workspace import (
     Kernel,
     Resolver,

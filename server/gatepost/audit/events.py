@@ -20,13 +20,13 @@ from gatepost.audit.record import (
 )
 from gatepost.audit.record_builder import new_record
 from gatepost.config.audit import AuditSettings
+from gatepost.execution.failure import AUDIT_LIMITS
+from gatepost.execution.interruption import timer
 from gatepost.storage.audit import NewAuditRecord
 from gatepost.storage.commit import CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Call, Failure
-from gatepost.tools.failure import AUDIT_LIMITS
-from gatepost.tools.interruption import timer
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.offers.offer import Call, Failure
 from gatepost_authz.caller import TenantContext
 
 GATHERED_S = 10.0

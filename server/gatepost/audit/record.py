@@ -19,9 +19,9 @@ from gatepost.storage.audit import (
     Position,
     record_id,
 )
-from gatepost.tools.api import Call, Failure, Tool
-from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.stage import RaisedReason
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.calls.stage import RaisedReason
+from gatepost.tools.offers.offer import Call, Failure, Tool
 from gatepost_authz.caller import TenantContext
 
 RecordKind = Literal[

@@ -30,8 +30,8 @@ from gatepost.audit.record import (
 from gatepost.config.audit import AuditSettings
 from gatepost.redaction.redactor import Redactor, are_clear
 from gatepost.storage.audit import RECORD_BYTES, NewAuditRecord, Sort
-from gatepost.tools.api import Call, Failure
-from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.offers.offer import Call, Failure
 from gatepost_authz.caller import TenantContext
 
 MAX_KNOWN = 20_000

@@ -26,10 +26,10 @@ from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.commit import NO_COMMIT, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.tools.api import Call, Failure
-from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.stage import reason_of
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.stage import reason_of
+from gatepost.tools.offers.offer import Call, Failure
 from gatepost_authz.caller import TenantContext
 
 FIRST_RETRY_S, RETRY_S = 0.05, 1.0

@@ -18,7 +18,7 @@ from gatepost.policy.approvals.tool_policies import (
     plan_of,
 )
 from gatepost.policy.approvals.webhook import BadSecret, key_of
-from gatepost.tools.tenant_offers import UPSTREAM_PREFIX
+from gatepost.tools.offers.tenant_offers import UPSTREAM_PREFIX
 from gatepost_authz.config import Problem
 
 PEOPLE = (1, 2)

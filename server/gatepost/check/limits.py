@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.limits import NamedToolLimitSettings, TenantLimitSettings, ToolLimitSettings
 from gatepost.config.settings import Config
-from gatepost.tools.tenant_offers import UPSTREAM_PREFIX
+from gatepost.tools.offers.tenant_offers import UPSTREAM_PREFIX
 from gatepost_authz.config import Problem
 
 

@@ -15,8 +15,8 @@ from gatepost.check.remote_documents import RemoteDocuments
 from gatepost.config.pack_registration import LOADING_ERRORS, registrations
 from gatepost.config.packs import Packs, tables
 from gatepost.config.settings import ToolsSettings
-from gatepost.tools.api import WORDS, Offer, Tool
-from gatepost.tools.pack import Pack
+from gatepost.tools.authoring.pack import Pack
+from gatepost.tools.offers.offer import WORDS, Offer, Tool
 from gatepost_authz.config import Network, Problem
 
 NO_TABLES = Packs()

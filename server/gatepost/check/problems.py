@@ -26,7 +26,7 @@ from gatepost.config.packs import tables
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
 from gatepost.secrets.keyring import KeyRing, KeyRingError
-from gatepost.tools.tenant_offers import is_upstream_name
+from gatepost.tools.offers.tenant_offers import is_upstream_name
 from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.client_authentication import reference_of, signing_key
 from gatepost_authz.config import TENANT_ID, Issuer, Problem

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import OutboundReply
+from gatepost.tools.context.interfaces import OutboundReply
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 

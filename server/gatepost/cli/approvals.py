@@ -43,7 +43,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from gatepost_authz.fetch import Fetcher
 
 T = TypeVar("T")
@@ -307,10 +307,15 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
             revocations = Revocations(records, on_revoked=lambda new: None)
             revocations.configure(config.tenancy.suspended)
             await revocations.look()
-            shared = records, shared_store, keyring
-            # Requests of revoked callers cannot be approved here either.
             services = ApprovalServices(
-                *shared, redaction, writer, outbound, revocations.is_refused
+                records,
+                shared_store,
+                keyring,
+                redaction=redaction,
+                writer=writer,
+                outbound=outbound,
+                # Requests of revoked callers cannot be approved here either.
+                is_revoked=revocations.is_refused,
             )
             services.apply(config, toolbox.tools)
             yield services

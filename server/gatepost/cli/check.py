@@ -10,7 +10,7 @@ from gatepost.check.online import check_issuers
 from gatepost.check.pack_loading import Toolbox
 from gatepost.cli.configuration import config_option, examine, show, visible
 from gatepost.config.settings import Config
-from gatepost.tools.api import WORDS
+from gatepost.tools.offers.offer import WORDS
 from gatepost_authz.effective_rules import effective_rules
 
 

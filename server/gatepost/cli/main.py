@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import click
 
+from gatepost.cli import TIMINGS
+
 COLLECT_AFTER = 250_000
 """
 Number of objects after which garbage collection runs.
@@ -13,9 +15,6 @@ Number of objects after which garbage collection runs.
 No command creates as many before it starts its work. The server collects more often
 (`gatepost.runtime.garbage_collector`).
 """
-
-TIMINGS = "--timings"
-"""The option of `gatepost serve` that prints how long each part of the start took."""
 
 
 class CommandEntry(NamedTuple):

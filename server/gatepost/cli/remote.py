@@ -21,7 +21,7 @@ from gatepost.mcp_client.access_tokens import SignedInTokens, no_sign_in
 from gatepost.mcp_client.client_session import GetToken, RemoteSession, RequestFailed, connected
 from gatepost.mcp_client.kept_sign_in import KeptSignIn, state_home
 from gatepost.mcp_client.sign_in import BrowserSignIn, SignInFailed
-from gatepost.tools.header_arguments import routed_arguments
+from gatepost.tools.schemas.header_arguments import routed_arguments
 from gatepost.upstreams.connection import RequestOptions
 
 T = TypeVar("T")

@@ -13,6 +13,7 @@ from gatepost.cli.approvals import decided
 from gatepost.cli.configuration import administrator, config_option, visible
 from gatepost.config.pack_registration import object_at, registrations
 from gatepost.config.settings import Config
+from gatepost.execution.failure import ToolFailure
 from gatepost.policy.approvals.approval_request import Operator
 from gatepost.policy.script_reviews.script import (
     OpenScriptSource,
@@ -24,8 +25,7 @@ from gatepost.policy.script_reviews.script import (
 from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.runtime.approvals import ApprovalServices
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import Workspace
+from gatepost.tools.context.interfaces import Workspace
 from gatepost.workspace import Workspaces
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ def revoke(name: str, tenant: str, path: Path) -> None:
     if state is None:
         raise click.ClickException(
             f"Tenant {tenant} has no script {name} that is approved or waiting. To revoke a script "
-            "that the configuration allows, change packs.scripts.allow."
+            "that the configuration allows, change the setting that `gatepost scripts list` shows."
         )
     click.echo(f"{name}.star of tenant {tenant} is no longer {state}.")
 

@@ -23,7 +23,7 @@ from gatepost.secrets.store import SecretDescription, SecretStore, SecretUnreada
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from gatepost_authz.config import TENANT_ID
 
 T = TypeVar("T")

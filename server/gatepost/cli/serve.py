@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gatepost.check.pack_loading import Toolbox
+from gatepost.cli import TIMINGS
 from gatepost.cli.configuration import checked_configuration, config_option, examine, show
-from gatepost.cli.main import TIMINGS
 from gatepost.config.settings import Config
 from gatepost.runtime.http_server import bind
 from gatepost.runtime.stores import keyring_of

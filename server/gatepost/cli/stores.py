@@ -26,7 +26,7 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.logs import configure
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from gatepost_authz.config import TENANT_ID
 from gatepost_authz.tenant import closed_set
 

@@ -8,8 +8,8 @@ import msgspec
 
 from gatepost.cli.configuration import checked_configuration, config_option
 from gatepost.policy.approvals.tool_policies import Plan, plan_of
-from gatepost.tools.api import Offer, Tool
-from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
+from gatepost.tools.offers.offer import Offer, Tool
+from gatepost.tools.offers.offer_kinds import Prompt, ResourceOffer, Skill, Template
 
 KINDS: dict[type[Offer], str] = {
     Tool: "tool",

@@ -18,7 +18,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.names import SecretRefused
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.change_poller import ChangePoller
-from gatepost.tools.registry import Registry
+from gatepost.tools.calls.registry import Registry
 from gatepost.upstreams.administration import Conflict, NotRegistered
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.fields import InvalidField

@@ -110,6 +110,12 @@ def registrations() -> Registrations:
     return Registrations(packs, tuple(faults))
 
 
+def built_in_packs() -> frozenset[str]:
+    """Return the names of the packs that ship with Gatepost."""
+    packs = registrations().packs.items()
+    return frozenset(name for name, pack in packs if pack.distribution == OWN_DISTRIBUTION)
+
+
 def object_at(reference: str) -> Any:
     """Return what `module:name` names."""
     module, _, name = reference.partition(":")

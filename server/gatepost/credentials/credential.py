@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from gatepost.tools.context import SignedHeaders
+from gatepost.tools.context.interfaces import SignedHeaders
 
 
 class CredentialUnavailable(Exception):

@@ -9,7 +9,7 @@ from secrets import token_bytes
 from gatepost.credentials.credential import CredentialUnavailable
 from gatepost.secrets.cache import SecretCache
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.context import SignedHeaders
+from gatepost.tools.context.interfaces import SignedHeaders
 
 ReadHeaders = Callable[[], Awaitable[Mapping[str, str]]]
 """Returns the headers by lower-case names; raises CredentialUnavailable."""

@@ -16,7 +16,7 @@ from gatepost.credentials.static import ReadHeaders, StaticCredential, bearer
 from gatepost.credentials.token_cache import TokenCache
 from gatepost.credentials.token_client import ClientCredential, CredentialServices, TokenClient
 from gatepost.secrets.hosts import checked_hosts, destination
-from gatepost.tools.context import SignedHeaders
+from gatepost.tools.context.interfaces import SignedHeaders
 
 NO_HEADERS: Mapping[str, str] = {}
 SEPARATOR = "/"

@@ -26,14 +26,14 @@ from gatepost.credentials.token_endpoint import (
     discovered,
     endpoint_of,
 )
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import OutboundReply, SignedHeaders
+from gatepost.tools.context.interfaces import OutboundReply, SignedHeaders
 from gatepost_authz.client_authentication import Credentials, authentication
 from gatepost_authz.config import Introspection
 from gatepost_authz.fetch import OAUTH_ERRORS

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gatepost.credentials.credential import CredentialUnavailable
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_client import Sender
-from gatepost.tools.api import ToolFailure
 from gatepost_authz.config import WELL_KNOWN
 from gatepost_authz.discovery import DiscoveryLocation, locations, metadata_of
 from gatepost_authz.fetch import FetchError

@@ -10,7 +10,7 @@ import msgspec
 
 from gatepost.dashboard.argument_tree import laid_out
 from gatepost.dashboard.escaping import hidden, spelt
-from gatepost.tools.exact_json import ExactNumber, compact, decoded, encoded
+from gatepost.documents.exact_json import ExactNumber, compact, decoded, encoded
 
 FieldKind = Literal["line", "text", "number", "choice", "json", "locked"]
 

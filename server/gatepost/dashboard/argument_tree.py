@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gatepost.tools.exact_json import ExactNumber, compact, decoded, quoted
+from gatepost.documents.exact_json import ExactNumber, compact, decoded, quoted
 
 NodeKind = Literal["text", "number", "flag", "null", "object", "list", "table", "raw"]
 

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from gatepost.dashboard.difference import Difference, difference
+from gatepost.documents.json_shape import decoded
 from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.stored_request import MARK
 from gatepost.redaction.redactor import Redactor, cleaned_text
-from gatepost.tools.api import Tool, ToolFailure
-from gatepost.tools.context import Workspace
-from gatepost.tools.effects import FileWrite, SettingsLookup
-from gatepost.tools.json_shape import decoded
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.context.interfaces import Workspace
+from gatepost.tools.offers.effects import FileWrite, SettingsLookup
+from gatepost.tools.offers.offer import Tool, ToolFailure
 
 MAX_BYTES = 500_000
 """Maximum size of a file that is compared."""

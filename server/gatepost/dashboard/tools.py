@@ -12,10 +12,10 @@ from gatepost.policy.approvals.approval_request import party_of
 from gatepost.policy.approvals.policies import ApprovalPolicy
 from gatepost.policy.approvals.tool_policies import Plan, ToolPolicies
 from gatepost.runtime.recent_callers import KEPT_S
-from gatepost.tools.api import Call, Tool
-from gatepost.tools.registry import UnknownTool
-from gatepost.tools.runner import Runner
-from gatepost.tools.tenant_offers import capability_of
+from gatepost.tools.calls.registry import UnknownTool
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.offers.offer import Call, Tool
+from gatepost.tools.offers.tenant_offers import capability_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
 from gatepost_authz.scopes import Implications

@@ -6,9 +6,9 @@ from typing import Literal, TypeVar
 
 from starlette.types import Message, Receive
 
+from gatepost.execution.cpu_thread import TooManyWaiting
+from gatepost.execution.interruption import Interruptible, Stop, StopCause, timer
 from gatepost.http.caller_bytes import CallerBytes
-from gatepost.tools.cpu_thread import TooManyWaiting
-from gatepost.tools.interruption import Interruptible, Stop, StopCause, timer
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import RevokedToken
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 from starlette.types import Receive
 
+from gatepost.documents.json_shape import excess, too_deep
+from gatepost.execution.cpu_thread import in_cpu_thread
 from gatepost.http import body
 from gatepost.http.body import TooLarge
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, JsonRpcError, too_deeply
-from gatepost.tools.cpu_thread import in_cpu_thread
-from gatepost.tools.json_shape import excess, too_deep
 from gatepost_authz.caller import TenantContext
 
 JSON = b"application/json"

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from gatepost.storage.shared_store import SharedStore, Subscription
-from gatepost.tools.context import ListName
+from gatepost.tools.context.interfaces import ListName
 
 TOPIC = "changes"
 

@@ -19,13 +19,7 @@ from gatepost.mcp.request import Meta
 from gatepost.mcp.responses import MethodResult
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import LocalLimits
-from gatepost.tools.client import (
-    LEVELS,
-    Capabilities,
-    LoggingLevel,
-    SilentClient,
-    Waiting,
-)
+from gatepost.tools.context.client import LEVELS, Capabilities, LoggingLevel, SilentClient, Waiting
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.request import decode_as
 from gatepost.mcp.responses import completed, failed
 from gatepost.mcp.server import McpRequest, McpServer, counted
-from gatepost.tools.api import Call
-from gatepost.tools.prompt import CompletionRequest
-from gatepost.tools.registry import Unknown
+from gatepost.tools.authoring.prompt import CompletionRequest
+from gatepost.tools.calls.registry import Unknown
+from gatepost.tools.offers.offer import Call
 
 WITHOUT_CONTEXT = "2025-03-26"
 

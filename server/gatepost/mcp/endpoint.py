@@ -6,6 +6,8 @@ import msgspec
 from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
+from gatepost.documents.json_shape import MAX_VALUES
+from gatepost.execution.cpu_thread import TooManyWaiting
 from gatepost.http.body import Gone, UntilDisconnect
 from gatepost.http.scope import REQUEST_ID, RPC, WHOLE_BODY
 from gatepost.mcp.body import read_body, too_much
@@ -39,10 +41,8 @@ from gatepost.mcp.sessions.requests import SessionEndpoint
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.mcp.tool_calls import unknown_tool
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.client import NO_CLIENT
-from gatepost.tools.cpu_thread import TooManyWaiting
-from gatepost.tools.json_shape import MAX_VALUES
-from gatepost.tools.registry import UnknownTool
+from gatepost.tools.calls.registry import UnknownTool
+from gatepost.tools.context.client import NO_CLIENT
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource

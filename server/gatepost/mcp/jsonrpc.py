@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from gatepost.tools.json_shape import NESTING, too_deep
+from gatepost.documents.json_shape import NESTING, too_deep
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600

@@ -14,11 +14,11 @@ from gatepost.mcp.request import Params
 from gatepost.mcp.responses import completed
 from gatepost.mcp.revisions import MODERN
 from gatepost.secrets.keyring import KeyRing
-from gatepost.tools.api import Offer, Tool
-from gatepost.tools.app_calls import OLDER_UI_RESOURCE, UI, UI_RESOURCE
-from gatepost.tools.offer_set import OfferSet
-from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
-from gatepost.tools.registry import Registry
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.offers.app_calls import OLDER_UI_RESOURCE, UI, UI_RESOURCE
+from gatepost.tools.offers.offer import Offer, Tool
+from gatepost.tools.offers.offer_kinds import Prompt, ResourceOffer, Skill, Template
+from gatepost.tools.offers.offer_set import OfferSet
 from gatepost_authz.caller import TenantContext
 
 ADDED_IN = {

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gatepost.mcp.revisions import MODERN
-from gatepost.tools.client import FORMS, InputRequest, MissingCapability
-from gatepost.tools.sampling import blocks
+from gatepost.tools.context.client import FORMS, InputRequest, MissingCapability
+from gatepost.tools.context.sampling import blocks
 
 URL_ELICITATION_REVISION = "2025-11-25"
 """The revision that added URL elicitation, all defaults, titled choices and sampling tools."""

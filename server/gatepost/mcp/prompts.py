@@ -7,8 +7,8 @@ from gatepost.mcp.request import arguments_in, name_in
 from gatepost.mcp.responses import block, completed, failed
 from gatepost.mcp.server import McpRequest, McpServer, counted
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Call
-from gatepost.tools.registry import Unknown
+from gatepost.tools.calls.registry import Unknown
+from gatepost.tools.offers.offer import Call
 from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from starlette.types import Receive, Scope, Send
 
+from gatepost.documents.json_shape import COUNTED_BYTES, NESTING, decoded, decoder_of, may_be_deep
 from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.mcp.body import JSON, check_type
 from gatepost.mcp.jsonrpc import (
@@ -23,15 +24,14 @@ from gatepost.mcp.jsonrpc import (
     read_id,
 )
 from gatepost.mcp.revisions import MODERN, SERVED, is_modern
-from gatepost.tools.api import IdempotencyKey, Tool
-from gatepost.tools.idempotency_key import (
+from gatepost.tools.context.idempotency_key import (
     CORRELATION,
     IDEMPOTENCY,
     BadKey,
     correlation_of,
     idempotency_key_of,
 )
-from gatepost.tools.json_shape import COUNTED_BYTES, NESTING, decoded, decoder_of, may_be_deep
+from gatepost.tools.offers.offer import IdempotencyKey, Tool
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
 

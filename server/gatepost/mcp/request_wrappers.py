@@ -14,7 +14,7 @@ from gatepost.mcp.request import VERSION_HEADER, Exchange, Params
 from gatepost.mcp.responses import ExchangeResponse
 from gatepost.mcp.revisions import SERVED
 from gatepost.telemetry.trace import TraceContext, Tracer, context_in, read_context
-from gatepost.tools.registry import Registry
+from gatepost.tools.calls.registry import Registry
 from gatepost_authz.caller import TenantContext
 
 Serve = Callable[

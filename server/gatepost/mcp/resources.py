@@ -13,12 +13,12 @@ from gatepost.mcp.revisions import MODERN
 from gatepost.mcp.round_trips import is_retry
 from gatepost.mcp.server import McpRequest, McpServer, counted
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Call
-from gatepost.tools.client import MissingCapability, ProtocolError
-from gatepost.tools.offers import Lister, ResourceOffer, Template
-from gatepost.tools.registry import Unknown
-from gatepost.tools.resource import Read
-from gatepost.tools.uri_template import MAX_CHARACTERS
+from gatepost.tools.authoring.resource import Read
+from gatepost.tools.calls.registry import Unknown
+from gatepost.tools.context.client import MissingCapability, ProtocolError
+from gatepost.tools.offers.offer import Call
+from gatepost.tools.offers.offer_kinds import Lister, ResourceOffer, Template
+from gatepost.tools.offers.uri_template import MAX_CHARACTERS
 from gatepost_authz.errors import AuthError
 
 _encode = msgspec.json.encode

@@ -27,10 +27,10 @@ from gatepost.mcp.request import Exchange
 from gatepost.mcp.revisions import MODERN
 from gatepost.storage.commit import CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Failure, Outcome
-from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, required_by
-from gatepost.tools.results import BEFORE_RESULT, text_of
-from gatepost.tools.runner import UNRECORDED
+from gatepost.tools.authoring.results import BEFORE_RESULT, text_of
+from gatepost.tools.calls.runner import UNRECORDED
+from gatepost.tools.context.client import InputNeeded, MissingCapability, ProtocolError, required_by
+from gatepost.tools.offers.offer import Failure, Outcome
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.errors import AuthError, InsufficientScope

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from gatepost.documents.json_shape import decoded
 from gatepost.mcp import client
 from gatepost.mcp.client import StreamClient, log_level, name_of, progress_token
 from gatepost.mcp.event_stream import SseResponse
@@ -25,7 +26,7 @@ from gatepost.mcp.request import NO_META, Params
 from gatepost.mcp.server import McpServer
 from gatepost.mcp.tasks.task_record import digest
 from gatepost.telemetry.trace import marked, shared
-from gatepost.tools.client import (
+from gatepost.tools.context.client import (
     MAX_KEPT_BYTES,
     PAGES,
     Capabilities,
@@ -37,8 +38,12 @@ from gatepost.tools.client import (
     pending,
     required_by,
 )
-from gatepost.tools.elicitation import AnswerMismatch, MalformedAnswer, UrlElicitation, check_answer
-from gatepost.tools.json_shape import decoded
+from gatepost.tools.context.elicitation import (
+    AnswerMismatch,
+    MalformedAnswer,
+    UrlElicitation,
+    check_answer,
+)
 from gatepost_authz.caller import TenantContext
 
 PURPOSE = "request-state"

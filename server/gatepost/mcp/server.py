@@ -26,11 +26,11 @@ from gatepost.mcp.sessions.session import McpSession
 from gatepost.mcp.tasks.task_runner import TaskRunner
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import IdempotencyKey, Tool
-from gatepost.tools.client import NO_CLIENT, Client
-from gatepost.tools.registry import Registry, Unknown
-from gatepost.tools.runner import Runner
-from gatepost.tools.tool_search import CALL
+from gatepost.tools.calls.registry import Registry, Unknown
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.calls.tool_search import CALL
+from gatepost.tools.context.client import NO_CLIENT, Client
+from gatepost.tools.offers.offer import IdempotencyKey, Tool
 from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode

@@ -9,8 +9,8 @@ from gatepost.mcp.listing import TTL_MS
 from gatepost.mcp.request import uri_in
 from gatepost.mcp.responses import completed, failed
 from gatepost.mcp.server import McpRequest, McpServer, counted
-from gatepost.tools.api import Call
-from gatepost.tools.registry import Unknown
+from gatepost.tools.calls.registry import Unknown
+from gatepost.tools.offers.offer import Call
 
 _encode = msgspec.json.encode
 

@@ -15,7 +15,7 @@ from gatepost.mcp.responses import result
 from gatepost.mcp.server import McpServer
 from gatepost.mcp.task_methods import UNDECLARED, may_follow, notification
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.context import ListName
+from gatepost.tools.context.interfaces import ListName
 from gatepost_authz.caller import TenantContext
 
 LISTEN = "subscriptions/listen"

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from gatepost.documents.json_shape import decoded
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, JsonRpcError
 from gatepost.mcp.request import TASKS, Params, declares_tasks
 from gatepost.mcp.round_trips import responses_of
@@ -14,9 +15,8 @@ from gatepost.mcp.server import McpRequest, McpServer
 from gatepost.mcp.tasks.store import TaskStore
 from gatepost.mcp.tasks.task_record import answer, decode_call, waiting
 from gatepost.storage.tasks import TERMINAL, TaskRecord
-from gatepost.tools.client import Capabilities, InputRequest
-from gatepost.tools.elicitation import InvalidAnswer, check_answer
-from gatepost.tools.json_shape import decoded
+from gatepost.tools.context.client import Capabilities, InputRequest
+from gatepost.tools.context.elicitation import InvalidAnswer, check_answer
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import InsufficientScope
 

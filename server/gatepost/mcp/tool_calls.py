@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from gatepost.execution.interruption import StopCause
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.request import arguments_in, declares_tasks, name_in
 from gatepost.mcp.responses import MethodResult, UncommittedResult, call_result, unrecorded
@@ -17,8 +18,10 @@ from gatepost.mcp.tasks.task_record import BeforeTask
 from gatepost.mcp.tasks.task_runner import perform
 from gatepost.storage.commit import NO_COMMIT
 from gatepost.storage.tasks import TaskRecord
-from gatepost.tools.api import Call, Failure, Outcome, Tool
-from gatepost.tools.client import (
+from gatepost.tools.calls.redacted_call import has_tool_started
+from gatepost.tools.calls.registry import UnknownTool
+from gatepost.tools.calls.runner import EXPIRED, UNRECORDED_EFFECT
+from gatepost.tools.context.client import (
     Client,
     InputRequest,
     LoggingLevel,
@@ -26,10 +29,7 @@ from gatepost.tools.client import (
     Unaccepted,
     Waiting,
 )
-from gatepost.tools.interruption import StopCause
-from gatepost.tools.redacted_call import has_tool_started
-from gatepost.tools.registry import UnknownTool
-from gatepost.tools.runner import EXPIRED, UNRECORDED_EFFECT
+from gatepost.tools.offers.offer import Call, Failure, Outcome, Tool
 
 ONLY_TASKS = "The tool takes long, so only clients that support tasks (MCP 2026-07-28) can call it."
 UNSTARTED_S = 1.0

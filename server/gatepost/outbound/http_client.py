@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import httpx2
 import msgspec
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound import http_response as answers
 from gatepost.outbound.connections import ConnectionPools, PoolKey
 from gatepost.outbound.http_request import (
@@ -31,8 +32,7 @@ from gatepost.outbound.transport_errors import (
     too_late,
 )
 from gatepost.telemetry.trace import outgoing
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import OutboundReply, Sending
+from gatepost.tools.context.interfaces import OutboundReply, Sending
 from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.addresses import BAD_PORTS, authority_problem, literal, parted
 from gatepost_authz.config import Network

@@ -10,7 +10,7 @@ import httpx2
 import msgspec
 
 from gatepost.outbound.transport_errors import refused_url, unsent
-from gatepost.tools.context import Sending, Upload
+from gatepost.tools.context.interfaces import Sending, Upload
 
 URL_CHARACTERS = 8_192
 HEADERS = 64

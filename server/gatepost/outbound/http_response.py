@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx2
 
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import OutboundReply
+from gatepost.execution.failure import ToolFailure
+from gatepost.tools.context.interfaces import OutboundReply
 
 OVERHEAD_BYTES = 1_000_000
 """How many more bytes than *max_bytes* a compressed body may have."""

@@ -5,9 +5,9 @@ from urllib.parse import urljoin
 import httpx2
 import msgspec
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_request import HARMLESS_HEADERS, OutboundRequest, plain_url
 from gatepost.outbound.transport_errors import refused_url
-from gatepost.tools.api import ToolFailure
 from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.addresses import PRINTABLE, USUAL_PORTS
 

@@ -11,7 +11,7 @@ import httpx2
 from gatepost.outbound.http_client import TIMEOUT_S, Sender
 from gatepost.outbound.http_response import PARTS_AT_ONCE, Unpacker, coding_of
 from gatepost.outbound.transport_errors import failure_of
-from gatepost.tools.context import Sending
+from gatepost.tools.context.interfaces import Sending
 
 CHUNK_BYTES = 1_000_000
 """Maximum number of bytes that one part of an answer may have after decompression."""

@@ -4,7 +4,7 @@ import ssl
 
 import httpx2
 
-from gatepost.tools.api import ToolFailure
+from gatepost.execution.failure import ToolFailure
 from gatepost_authz.pinning import AddressRefused
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT", "QUERY"})

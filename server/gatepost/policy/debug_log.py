@@ -4,8 +4,8 @@ import logging
 import time
 from typing import Any
 
-from gatepost.tools.api import Call, Offer, Outcome, ToolFailure
-from gatepost.tools.stage import Next, Stage
+from gatepost.tools.calls.stage import Next, Stage
+from gatepost.tools.offers.offer import Call, Offer, Outcome, ToolFailure
 
 log = logging.getLogger("gatepost.calls")
 

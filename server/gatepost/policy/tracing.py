@@ -3,8 +3,8 @@
 from typing import Any
 
 from gatepost.telemetry.trace import CURRENT_SPAN, Tracer
-from gatepost.tools.api import Call, Offer, Outcome
-from gatepost.tools.stage import Next, Stage
+from gatepost.tools.calls.stage import Next, Stage
+from gatepost.tools.offers.offer import Call, Offer, Outcome
 
 
 class TracingStage(Stage):

@@ -8,18 +8,7 @@ from typing import Any
 import msgspec
 from starlette.types import Scope
 
-from gatepost.http.edge import peer_of
-from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
-from gatepost.rest.responses import RestRefusal
-from gatepost.tools.api import Call, IdempotencyKey
-from gatepost.tools.idempotency_key import (
-    CORRELATION,
-    IDEMPOTENCY,
-    BadKey,
-    correlation_of,
-    idempotency_key_of,
-)
-from gatepost.tools.json_shape import (
+from gatepost.documents.json_shape import (
     MAX_VALUES,
     NESTING,
     decoded,
@@ -27,6 +16,17 @@ from gatepost.tools.json_shape import (
     outside_strings,
     too_deep,
 )
+from gatepost.http.edge import peer_of
+from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
+from gatepost.rest.responses import RestRefusal
+from gatepost.tools.context.idempotency_key import (
+    CORRELATION,
+    IDEMPOTENCY,
+    BadKey,
+    correlation_of,
+    idempotency_key_of,
+)
+from gatepost.tools.offers.offer import Call, IdempotencyKey
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.rest")

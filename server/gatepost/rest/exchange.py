@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Set
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from gatepost.documents.json_shape import MAX_VALUES
+from gatepost.execution.cpu_thread import TooManyWaiting
 from gatepost.http.body import (
     Gone,
     RequestCancelled,
@@ -19,10 +21,8 @@ from gatepost.rest import responses
 from gatepost.rest.envelope import RestRequest, TenantDiffers, read_envelope
 from gatepost.rest.responses import RestRefusal, RestResponse
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Call
-from gatepost.tools.cpu_thread import TooManyWaiting
-from gatepost.tools.json_shape import MAX_VALUES
-from gatepost.tools.stage import RequestLimits
+from gatepost.tools.calls.stage import RequestLimits
+from gatepost.tools.offers.offer import Call
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError, RevokedToken

@@ -6,15 +6,13 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.function import NAME
+from gatepost.rest.responses import UNREACHABLE
+from gatepost.tools.offers.offer import OFFER_NAME
 from gatepost_authz.config import TENANT_ID, Resource, SiblingPaths
 
 TITLE = "Gatepost REST tool protocol"
 
 JSON = "application/json"
-UNREACHABLE = 502
-"""Only the routes of administrators answer it."""
-
 REFUSALS: Mapping[int, str] = {
     400: "The request cannot be read, or a field is invalid.",
     401: "There is no access token, or it is not valid for this resource.",
@@ -43,7 +41,7 @@ DESCRIPTOR = {
     "type": "object",
     "required": ["name", "description", "inputSchema"],
     "properties": {
-        "name": {"type": "string", "pattern": f"^{NAME.pattern}$"},
+        "name": {"type": "string", "pattern": f"^{OFFER_NAME.pattern}$"},
         "description": {"type": "string"},
         "inputSchema": {"type": "object", "description": "JSON Schema draft-07"},
         "outputSchema": {"type": "object", "description": "JSON Schema draft-07"},
@@ -130,7 +128,7 @@ def _calling() -> dict[str, Any]:
         "operationId": "callTool",
         "summary": "Call a tool with its arguments",
         "parameters": [
-            _parameter("path", "name", "The tool", NAME.pattern),
+            _parameter("path", "name", "The tool", OFFER_NAME.pattern),
             _tenant_header(),
             *(
                 _parameter("header", name, text, f"[!-~]{{1,{max_characters}}}")

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from gatepost.tools.api import Failure, FailureKind, Outcome
-from gatepost.tools.client import MissingCapability, ProtocolError
-from gatepost.tools.results import BEFORE_RESULT, RESULT, text_of
-from gatepost.tools.runner import UNRECORDED
+from gatepost.tools.authoring.results import BEFORE_RESULT, RESULT, text_of
+from gatepost.tools.calls.runner import UNRECORDED
+from gatepost.tools.context.client import MissingCapability, ProtocolError
+from gatepost.tools.offers.offer import Failure, FailureKind, Outcome
 from gatepost_authz.headers import HeaderField
 
 TABLE: Mapping[FailureKind, tuple[int, str]] = {
@@ -28,6 +28,9 @@ TABLE: Mapping[FailureKind, tuple[int, str]] = {
 The status and error code of each kind of failure, except the error of another server's tool, which
 is a result.
 """
+
+UNREACHABLE = 502
+"""The status if an MCP server cannot be reached; only the routes of administrators answer it."""
 
 RETRY_AFTER_S: Mapping[FailureKind, float] = {
     "rate_limit": 1,

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Set
 
 from starlette.types import Receive, Scope, Send
 
+from gatepost.execution.cpu_thread import TooManyWaiting, in_cpu_thread
 from gatepost.http.body import (
     RunningRequests,
     TenantSuspended,
@@ -23,13 +24,12 @@ from gatepost.rest.tool_descriptions import Descriptors
 from gatepost.storage.commit import CommitFailed
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.trace import Tracer, context_in
-from gatepost.tools.api import Call, Failure, Outcome
-from gatepost.tools.client import MissingCapability, ProtocolError
-from gatepost.tools.cpu_thread import TooManyWaiting, in_cpu_thread
-from gatepost.tools.redaction import LONG_BYTES
-from gatepost.tools.registry import Registry, UnknownTool
-from gatepost.tools.runner import Runner
-from gatepost.tools.truncation import truncate
+from gatepost.tools.calls.registry import Registry, UnknownTool
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.calls.truncation import truncate
+from gatepost.tools.context.client import MissingCapability, ProtocolError
+from gatepost.tools.offers.offer import Call, Failure, Outcome
+from gatepost.tools.schemas.argument_size import LONG_BYTES
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.middleware import ResourceLookup, caller_of

@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from gatepost.rest.responses import RestRefusal
-from gatepost.tools.api import Tool
-from gatepost.tools.offer_set import OfferSet
-from gatepost.tools.registry import Registry
-from gatepost.tools.tenant_offers import capability_of
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.offers.offer import Tool
+from gatepost.tools.offers.offer_set import OfferSet
+from gatepost.tools.offers.tenant_offers import capability_of
 from gatepost_authz.caller import TenantContext
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"

@@ -17,18 +17,19 @@ from gatepost.policy.approvals.notifications import (
     ChannelNotifications,
     RunCall,
 )
+from gatepost.policy.approvals.outbox_sender import FINISH_S, OutboxSender
 from gatepost.policy.approvals.policies import IsRevoked, none_revoked
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
-from gatepost.policy.approvals.webhook import FINISH_S, OutboxSender, Webhook, key_of
+from gatepost.policy.approvals.webhook import Webhook, key_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import Tool
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.offers.offer import Tool
 
 SERVER_TENANT = ""
 """The tenant of the server's own outgoing requests; no real tenant has this id."""
@@ -42,6 +43,7 @@ class ApprovalServices:
         records: Records,
         shared_store: SharedStore,
         keyring: KeyRing,
+        *,
         redaction: Redaction,
         writer: AuditWriter,
         outbound: OutboundClient,

@@ -10,9 +10,9 @@ from gatepost.telemetry import metric_families
 from gatepost.telemetry.access import COLLECTED_S
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.trace import CURRENT_SPAN
-from gatepost.tools.api import Call, Failure
-from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.stage import Recorder, reason_of
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.calls.stage import Recorder, reason_of
+from gatepost.tools.offers.offer import Call, Failure
 
 CallLabels = tuple[str, str, str, str | None]
 """Kind, name and outcome of calls, and their tenant if it is a label."""

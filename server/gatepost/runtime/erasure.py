@@ -11,7 +11,7 @@ import msgspec
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.context import WorkspaceUsage
+from gatepost.tools.context.interfaces import WorkspaceUsage
 from gatepost.workspace import removal
 from gatepost.workspace.ownership import PRIVATE, adoption, is_foreign_folder
 from gatepost.workspace.path import partial_name

@@ -24,7 +24,7 @@ from gatepost.telemetry import metric_families
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metric_families import MetricFamily
 from gatepost.telemetry.metrics import Growth, Meter
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from gatepost_authz.issuer_key_sets import USABLE, IssuerKeySets
 from gatepost_authz.issuers import TrustedIssuer
 
@@ -80,7 +80,7 @@ class SampledParts(Protocol):
     @property
     def audit_writer(self) -> AuditWriter: ...
     @property
-    def reviews(self) -> ApprovalServices: ...
+    def approval_services(self) -> ApprovalServices: ...
     @property
     def exporter(self) -> Exporter: ...
     @property
@@ -196,8 +196,8 @@ class IssuerKeyMetrics:
 
 def sampler_of(parts: SampledParts) -> MetricsSampler:
     """Return the sampler for `/metrics`; parts that a reload replaces are looked up each time."""
-    approvals = parts.reviews.service
-    webhook_messages = parts.reviews.outbox.counts
+    approvals = parts.approval_services.service
+    webhook_messages = parts.approval_services.outbox.counts
     return MetricsSampler(
         parts.meter,
         gauges=[

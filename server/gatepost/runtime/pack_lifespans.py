@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from gatepost.background import TaskSet
-from gatepost.tools.lifespan import Lifespan
-from gatepost.tools.pack import Pack
+from gatepost.tools.authoring.lifespan import Lifespan
+from gatepost.tools.authoring.pack import Pack
 
 
 class PackLifespans:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from gatepost.config.settings import STDIO, Config
-from gatepost.tools.api import Offer
-from gatepost.tools.context import ListName
-from gatepost.tools.registry import Registry
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.context.interfaces import ListName
+from gatepost.tools.offers.offer import Offer
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import client_tenants, reaches

@@ -19,10 +19,10 @@ from gatepost.mcp.tasks.store import TaskLimits, TaskStore
 from gatepost.mcp.tasks.task_runner import TaskRunner
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.policy.limits.denials import DenialCounter
 from gatepost.policy.limits.request_limits import CallerRequests
 from gatepost.policy.limits.rules import rules_of
 from gatepost.policy.limits.stage import LimitStage
-from gatepost.policy.revocation.denials import DenialCounter
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals
 from gatepost.runtime import stores
@@ -47,11 +47,11 @@ from gatepost.storage.revocations import RevocationRecord
 from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.access import AccessLog, RequestMetrics
 from gatepost.telemetry.metrics import Meter
-from gatepost.tools.api import Call, Outcome
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import CallContexts, Runner
-from gatepost.tools.tenant_offers import OfferSource
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import CallContexts, Runner
+from gatepost.tools.offers.offer import Call, Outcome
+from gatepost.tools.offers.tenant_offers import OfferSource
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import TENANT
 from gatepost_authz.fetch import Fetcher
@@ -125,10 +125,8 @@ class Services:
         self.failed_tokens = FailedTokenLimit(config.limits.failures_per_second)
         self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer.events)
         self.log = self._access_log_for(config)
-        shared = records, shared_store, keyring, self.redaction, self.audit_writer, self.outbound
-        of_calls = self.revocations.is_refused, [DecisionMetrics(self.meter)], clock
-        self.reviews = ApprovalServices(*shared, *of_calls)
-        self.approvals = self.reviews.service
+        self.approval_services = self._new_approval_services()
+        self.approvals = self.approval_services.service
         task_store = TaskStore(records, self.pubsub, quota=self.runs.quota, clock=clock)
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
@@ -159,8 +157,21 @@ class Services:
             listener=self.exporter.recorded,
         )
 
+    def _new_approval_services(self) -> ApprovalServices:
+        return ApprovalServices(
+            self.records,
+            self.shared_store,
+            self.keyring,
+            redaction=self.redaction,
+            writer=self.audit_writer,
+            outbound=self.outbound,
+            is_revoked=self.revocations.is_refused,
+            listeners=[DecisionMetrics(self.meter)],
+            clock=self._clock,
+        )
+
     def _follow_revocations(self) -> None:
-        self.withdrawn_approvals = WithdrawnApprovals(self.records, self.approvals)
+        self.withdrawn_approvals = WithdrawnApprovals(self.approvals)
         self.denials = DenialCounter(
             self.records, self.shared_store, self.audit_writer.events, self.revocations
         )
@@ -236,7 +247,7 @@ class Services:
             run=self._run,
         )
         limits, dynamic_tools = config.limits, None if registry.source is None else registry
-        self.reviews.apply(config, registry.tools.values(), dynamic_tools, self._run)
+        self.approval_services.apply(config, registry.tools.values(), dynamic_tools, self._run)
         self.denials.apply(config.approvals)
         rules = rules_of(limits, audits=config.audit.enabled)
         self.limits.apply(
@@ -252,7 +263,7 @@ class Services:
                 config,
                 limits=self.limits,
                 runs=self.runs,
-                reviews=self.reviews,
+                approval_services=self.approval_services,
                 revocations=self.revocations,
                 denials=self.denials,
                 redaction=self.redaction,

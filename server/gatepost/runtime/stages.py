@@ -4,15 +4,15 @@ from gatepost.config.settings import Config
 from gatepost.policy.debug_log import DebugStage
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.stage import IdempotencyStage
+from gatepost.policy.limits.denials import DenialCounter
 from gatepost.policy.limits.request_limits import AuditedRetries, RetryLimits
 from gatepost.policy.limits.stage import DenialHold, LimitStage
-from gatepost.policy.revocation.denials import DenialCounter
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.policy.tracing import TracingStage
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.telemetry.trace import Tracer
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.stage import Stage
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.stage import Stage
 
 
 def stages_of(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -20,7 +20,7 @@ def stages_of(  # noqa: PLR0913  # the composition root hands over each part by 
     *,
     limits: LimitStage,
     runs: RunningCalls,
-    reviews: ApprovalServices,
+    approval_services: ApprovalServices,
     revocations: Revocations,
     denials: DenialCounter,
     redaction: Redaction,
@@ -51,4 +51,4 @@ def stages_of(  # noqa: PLR0913  # the composition root hands over each part by 
     )
     if not limits.limits_nothing:
         stages.append(limits)
-    return stages + reviews.stages(config, runs, denials.note)
+    return stages + approval_services.stages(config, runs, denials.note)

@@ -65,7 +65,7 @@ async def opened(  # noqa: PLR0913  # the composition root hands over each part 
         await closing.enter_async_context(stores.sweeping(records))
         await closing.enter_async_context(services.callers.writing())
         await closing.enter_async_context(sampling_metrics(sampler))
-        await closing.enter_async_context(services.reviews.running())
+        await closing.enter_async_context(services.approval_services.running())
         await closing.enter_async_context(services.approvals.expiring())
         await closing.enter_async_context(services.upstreams.running())
         yield services

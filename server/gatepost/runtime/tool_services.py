@@ -16,11 +16,11 @@ from gatepost.secrets.names import INNER_NAME, NAME, SecretRefused
 from gatepost.secrets.store import SecretUnreadable
 from gatepost.storage.entries import Entries
 from gatepost.storage.records import Records
-from gatepost.tools.api import Call, CallContext, Failure, Outcome, ToolFailure
-from gatepost.tools.client import MissingCapability, ProtocolError
-from gatepost.tools.context import Outbound, SealedStore, SignedHeaders
-from gatepost.tools.redacted_call import peer_here
-from gatepost.tools.registry import Unknown
+from gatepost.tools.calls.redacted_call import peer_here
+from gatepost.tools.calls.registry import Unknown
+from gatepost.tools.context.client import MissingCapability, ProtocolError
+from gatepost.tools.context.interfaces import Outbound, SealedStore, SignedHeaders
+from gatepost.tools.offers.offer import Call, CallContext, Failure, Outcome, ToolFailure
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from gatepost.background import started
 from gatepost.config.settings import Config
 from gatepost.mcp.change_notifications import ChangePubSub
 from gatepost.telemetry.metrics import Meter
-from gatepost.tools.api import CallContext, ToolFailure
-from gatepost.tools.context import SignedHeaders
-from gatepost.tools.tenant_offers import OfferSource
+from gatepost.tools.context.interfaces import SignedHeaders
+from gatepost.tools.offers.offer import CallContext, ToolFailure
+from gatepost.tools.offers.tenant_offers import OfferSource
 from gatepost_authz.caller import TenantContext
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from gatepost.storage.leases import Leases
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.metric_families import OTHER
-from gatepost.tools.api import CallContext, ToolFailure
-from gatepost.tools.context import ListName, SignedHeaders
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry, Unknown
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry, Unknown
+from gatepost.tools.context.interfaces import ListName, SignedHeaders
+from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration
 from gatepost.upstreams.agents import AgentRegistration

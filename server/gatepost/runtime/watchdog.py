@@ -11,8 +11,8 @@ from contextvars import Context
 from types import FrameType
 
 from gatepost.policy.idempotency.execution import IdempotentExecution
-from gatepost.tools.api import Call
-from gatepost.tools.runner import Runner
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.offers.offer import Call
 
 EVERY_S = 0.25
 BLOCKED_S = 1.0

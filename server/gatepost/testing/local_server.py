@@ -22,7 +22,7 @@ from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.testing.local_client import AnswerElicitation, LocalClient, LocalConnection
-from gatepost.tools.pack import Pack
+from gatepost.tools.authoring.pack import Pack
 from gatepost_authz.config import Resource
 from gatepost_authz.fetch import FetchedDocument, Fetcher
 from gatepost_keys.generate import new_key

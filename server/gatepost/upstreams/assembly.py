@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.content import Icon, Relevance
+from gatepost.tools.context.content import Icon, Relevance
 from gatepost.upstreams.catalogue import Catalogue, Change, Definition, LeftOut, Section
 from gatepost.upstreams.cleaning import (
     MAX_DESCRIPTION,

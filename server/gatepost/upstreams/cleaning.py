@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from gatepost.tools.raw_schema import DATA
+from gatepost.tools.schemas.raw_schema import DATA
 from gatepost.upstreams.compiled_schemas import compiled
 
 MAX_TITLE = 256

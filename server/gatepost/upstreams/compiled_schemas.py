@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.raw_schema import checker
-from gatepost.tools.schema import ValidateJson
+from gatepost.tools.authoring.schema import ValidateJson
+from gatepost.tools.schemas.raw_schema import checker
 
 MAX_KEPT = 2_000
 MAX_KEPT_BYTES = 16_384

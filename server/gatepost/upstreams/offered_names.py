@@ -5,8 +5,8 @@ import re
 
 import msgspec
 
-from gatepost.tools.tenant_offers import UPSTREAM_PREFIX as PREFIX
-from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR as SEPARATOR
+from gatepost.tools.offers.tenant_offers import UPSTREAM_PREFIX as PREFIX
+from gatepost.tools.offers.tenant_offers import UPSTREAM_SEPARATOR as SEPARATOR
 
 NAME_CHARACTERS = 64
 """Maximum number of characters of a name, because some clients accept no more."""

@@ -7,7 +7,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gatepost.tools.api import (
+from gatepost.tools.authoring.prompt import check_of, completer
+from gatepost.tools.authoring.resource import NO_DOCUMENT, Read
+from gatepost.tools.context.content import Icon, Relevance
+from gatepost.tools.offers.offer import (
     Annotations,
     Effects,
     Invoke,
@@ -17,14 +20,17 @@ from gatepost.tools.api import (
     Tool,
     ToolFailure,
 )
-from gatepost.tools.content import Icon, Relevance
-from gatepost.tools.header_arguments import routed_arguments
-from gatepost.tools.offers import Completer, Prompt, PromptArgument, ResourceOffer, Template
-from gatepost.tools.prompt import check_of, completer
-from gatepost.tools.resource import NO_DOCUMENT, Read
-from gatepost.tools.secret import secret_arguments
-from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR
-from gatepost.tools.uri_template import UriTemplate, is_uri
+from gatepost.tools.offers.offer_kinds import (
+    Completer,
+    Prompt,
+    PromptArgument,
+    ResourceOffer,
+    Template,
+)
+from gatepost.tools.offers.tenant_offers import UPSTREAM_SEPARATOR
+from gatepost.tools.offers.uri_template import UriTemplate, is_uri
+from gatepost.tools.schemas.header_arguments import routed_arguments
+from gatepost.tools.schemas.secret import secret_arguments
 from gatepost.upstreams.catalogue import Catalogue, Definition, LeftOut
 from gatepost.upstreams.cleaning import visible_line
 from gatepost.upstreams.compiled_schemas import compiled
@@ -60,7 +66,7 @@ class OfferCalls(Protocol):
         """Return what gets a prompt; it gets the arguments, texts by name."""
 
     def completion(self, server: UpstreamServer, definition: Definition) -> Invoke:
-        """Return what completes an argument; it gets a `CompletionRequest` of `tools/prompt.py`."""
+        """Return what completes an argument; it gets a `CompletionRequest`."""
 
 
 class ServerOffers(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.leases import LeaseLost, Leases
-from gatepost.tools.uri_template import is_uri
+from gatepost.tools.offers.uri_template import is_uri
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.connection import ConnectionFailure, Connections, UpstreamNotification
 from gatepost.upstreams.store import UpstreamStore

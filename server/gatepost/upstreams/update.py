@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from gatepost.tools.context import ListName
+from gatepost.tools.context.interfaces import ListName
 from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.catalogue import Catalogue, Section, same_content
 from gatepost.upstreams.catalogue_store import CatalogueTooLarge

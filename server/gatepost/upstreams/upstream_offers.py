@@ -10,10 +10,10 @@ from typing import TypeVar
 import msgspec
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Offer
-from gatepost.tools.offers import ResourceOffer, Template
-from gatepost.tools.server_instructions import ServerInstructions
-from gatepost.tools.tenant_offers import Agent, TenantOffers
+from gatepost.tools.offers.offer import Offer
+from gatepost.tools.offers.offer_kinds import ResourceOffer, Template
+from gatepost.tools.offers.server_instructions import ServerInstructions
+from gatepost.tools.offers.tenant_offers import Agent, TenantOffers
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.catalogue import Catalogue, LeftOut, same_content
 from gatepost.upstreams.cleaning import visible_line

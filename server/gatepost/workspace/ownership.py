@@ -5,8 +5,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from gatepost.execution.failure import ToolFailure
 from gatepost.permissions import ForeignOwner, close_to_others
-from gatepost.tools.api import ToolFailure
 from gatepost.workspace.resolver import DIRECTORY, Resolver
 
 PRIVATE = ".gatepost"

@@ -4,7 +4,7 @@ import re
 import secrets
 import unicodedata
 
-from gatepost.tools.api import ToolFailure
+from gatepost.execution.failure import ToolFailure
 
 SHOWN_ROOT = "/workspace/"
 """The name of the workspace in paths; tools accept absolute paths with it."""

@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 
-from gatepost.tools.context import WorkspaceUsage
+from gatepost.tools.context.interfaces import WorkspaceUsage
 from gatepost.workspace.path import partial_name
 from gatepost.workspace.resolver import DIRECTORY
 

@@ -10,8 +10,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import (
+from gatepost.execution.failure import ToolFailure
+from gatepost.tools.context.interfaces import (
     Edited,
     FileHead,
     FolderListing,

@@ -8,8 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import FileHead, FolderListing, Item, ItemType, WorkspaceUsage
+from gatepost.execution.failure import ToolFailure
+from gatepost.tools.context.interfaces import (
+    FileHead,
+    FolderListing,
+    Item,
+    ItemType,
+    WorkspaceUsage,
+)
 from gatepost.workspace.path import PARTIAL, partial_name, problem_of
 from gatepost.workspace.removal import clear
 from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of

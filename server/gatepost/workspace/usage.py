@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import WorkspaceUsage
+from gatepost.execution.failure import ToolFailure
+from gatepost.tools.context.interfaces import WorkspaceUsage
 
 WRITTEN_USAGE = re.compile(rb"(\d{1,18}) (\d{1,18})\n")
 

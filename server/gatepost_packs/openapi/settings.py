@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from gatepost import CredentialUse, PackSettings, SettingFault, is_reference
-from gatepost_packs import BUILT_IN
+from gatepost import CredentialUse, PackSettings, SettingFault, built_in_packs, is_reference
 
 NAME = re.compile(r"[a-z0-9_]{1,32}", re.ASCII)
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
@@ -110,7 +109,7 @@ class OpenapiSettings(PackSettings, frozen=True, kw_only=True):
         if not NAME.fullmatch(name):
             hint = "a name is at most 32 of a-z, 0-9 and _"
             yield SettingFault(f"apis.{name}", f"{name!r} cannot name an API", hint)
-        elif name in BUILT_IN:
+        elif name in built_in_packs():
             hint = "choose another name: agents and logs show pack names"
             yield SettingFault(f"apis.{name}", f"{name!r} is the name of a built-in pack", hint)
         for fault in api.faults():

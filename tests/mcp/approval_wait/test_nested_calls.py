@@ -12,8 +12,8 @@ from gatepost.outbound.http_client import OutboundClient
 from gatepost.runtime.tool_services import TenantToolServices
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.store import SecretStore
-from gatepost.tools.api import Call
-from gatepost.tools.client import NO_CLIENT
+from gatepost.tools.context.client import NO_CLIENT
+from gatepost.tools.offers.offer import Call
 from gatepost_authz.config import Network
 from tests.mcp.conftest import (
     MESSAGE,

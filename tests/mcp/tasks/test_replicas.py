@@ -12,7 +12,7 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
-from gatepost.tools.api import Call
+from gatepost.tools.offers.offer import Call
 from tests.mcp.conftest import DetachableRecords
 from tests.support import client_requests
 from tests.support.client_requests import TaskConfirmation, accepted_form

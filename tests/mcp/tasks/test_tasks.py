@@ -10,7 +10,7 @@ import pytest
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.storage.tasks import TaskRecord
-from gatepost.tools.client import ProtocolError
+from gatepost.tools.context.client import ProtocolError
 from gatepost_authz.errors import InsufficientScope
 from tests.support import client_requests
 from tests.support.endpoint import DECLARED_META, META, TASKS, EndpointTaskClient, message

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gatepost.tools.context import OutboundReply
+from gatepost.tools.context.interfaces import OutboundReply
 from gatepost_packs.calendar.calendar_source import CacheKey, DocumentCache
 
 pytestmark = pytest.mark.requirement("P7")

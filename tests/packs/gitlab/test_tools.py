@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gatepost.tools.api import ToolFailure
+from gatepost.execution.failure import ToolFailure
 from gatepost_packs.gitlab.address import address_of
 from gatepost_packs.gitlab.description import TOOLS
 from gatepost_packs.gitlab.tools import pack

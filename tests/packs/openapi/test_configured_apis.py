@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gatepost.tools.api import Tool
+from gatepost.tools.offers.offer import Tool
 from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.packs.openapi.test_tools import DOCUMENTS, Petstore, petstore
 from tests.support.issuers import AsgiServer

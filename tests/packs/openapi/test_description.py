@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gatepost.tools.raw_schema import validator_of
+from gatepost.tools.schemas.raw_schema import validator_of
 from gatepost_packs.openapi.description.api_response import shortened, shown_body
 from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.operation import answer_schema, read_operation

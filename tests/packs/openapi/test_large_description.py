@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from gatepost.tools.pack import Pack
+from gatepost.tools.authoring.pack import Pack
 from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.operation import read_operation
 from gatepost_packs.openapi.description.reading import canonical

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gatepost.tools.api import ToolFailure
+from gatepost.execution.failure import ToolFailure
 from gatepost_packs.scripts.process import ScriptQueue
 from gatepost_packs.scripts.settings import ScriptsSettings
 

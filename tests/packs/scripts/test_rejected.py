@@ -15,7 +15,7 @@ from gatepost import CallContext, Pack
 from gatepost.policy.approvals.approval_request import DisplayedParty, reason_sentence
 from gatepost.policy.script_reviews.script import Place, Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
-from gatepost.tools.client import ProtocolError
+from gatepost.tools.context.client import ProtocolError
 from gatepost_packs.scripts.folders import from_code
 from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.support.client import Protocol, ResourceClient, ToolResult

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gatepost.tools.api import CallContext, ToolFailure
-from gatepost.tools.context import FileHead, Item
+from gatepost.tools.context.interfaces import FileHead, Item
+from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.workspace import TenantWorkspace, Workspaces
 from gatepost_packs.vault import lookup
 from gatepost_packs.vault.index import Index, IndexedFile

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost.policy.approvals.approval_request import no_page, page_of
-from gatepost.tools.api import Call, Offer
+from gatepost.tools.offers.offer import Call, Offer
 from tests.support.measuring import count_lines
 from tests.support.runners import ALICE, ApprovalDeployment
 

@@ -209,7 +209,7 @@ async def test_a_revocation_keeps_later_requests_and_grants() -> None:
     deployment.revokes = lambda caller: RevocationSnapshot([cut]).revokes(
         caller, deployment.clock.now
     )
-    assert await withdraw(replica.service.records, replica.service, [cut]) == 3
+    assert await withdraw(replica.service, [cut]) == 3
     assert [request.id for request in await replica.service.waiting(ACME)] == [new.id]
     [grant] = await replica.service.granting.all(ACME)
     assert b'"b"' in grant.arguments

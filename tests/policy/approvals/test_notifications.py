@@ -19,7 +19,7 @@ from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
-from gatepost.tools.api import Call
+from gatepost.tools.offers.offer import Call
 from tests.support.endpoint import a_caller
 from tests.support.measuring import eventually
 

@@ -8,14 +8,15 @@ from typing import Any, Unpack
 import pytest
 
 from gatepost import ToolFailure, background
-from gatepost.policy.approvals.webhook import AT_ONCE, LEASE_S, OutboxSender, Webhook
+from gatepost.policy.approvals.outbox_sender import AT_ONCE, LEASE_S, OutboxSender
+from gatepost.policy.approvals.webhook import Webhook
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
-from gatepost.tools.context import OutboundReply, Sending
+from gatepost.tools.context.interfaces import OutboundReply, Sending
 from tests.conftest import outbox_message
 from tests.policy.approvals.test_webhook import PAGE, UNAVAILABLE_FAILURE, URL, change
 from tests.support.endpoint import a_caller
@@ -323,7 +324,7 @@ async def test_an_outage_is_logged_once_and_the_message_is_sent_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The log says once that the database does not answer; later the delayed message is sent."""
-    monkeypatch.setattr("gatepost.policy.approvals.webhook.POLL_S", 0.01)
+    monkeypatch.setattr("gatepost.policy.approvals.outbox_sender.POLL_S", 0.01)
     logs, ids = await outage_result(InterruptibleRecords(), times=3)
 
     assert [log["event"] for log in logs] == ["webhook_held_up"]
@@ -378,7 +379,7 @@ async def test_the_oldest_unsent_messages_beyond_the_limit_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A receiver that is away for long must not fill the database; a line says which."""
-    monkeypatch.setattr("gatepost.policy.approvals.webhook.MAX_UNSENT", 3)
+    monkeypatch.setattr("gatepost.policy.approvals.outbox_sender.MAX_UNSENT", 3)
     outbox = OutboxSenders(MemoryRecords())
     replica = outbox.replica()
     for number in range(5):

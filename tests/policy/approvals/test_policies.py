@@ -14,7 +14,7 @@ from gatepost.policy.approvals.conditions import (
 )
 from gatepost.policy.approvals.policies import ApprovalNeed, caller_variables, variables_of
 from gatepost.policy.approvals.tool_policies import Plan, plan_of
-from gatepost.tools.api import CallContext, Tool
+from gatepost.tools.offers.offer import CallContext, Tool
 from tests.support.endpoint import a_caller
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import ToolFailure
 from gatepost.policy.approvals.approval_request import Undecidable
-from gatepost.tools.runner import GRACE_S
+from gatepost.tools.calls.runner import GRACE_S
 from tests.support.endpoint import a_caller
 from tests.support.runners import (
     ACME,
@@ -236,30 +236,6 @@ async def test_an_approval_is_not_used_by_a_call_without_effect() -> None:
 
     assert text_of(await replica.call(what="a")) == "No such account."
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
-
-
-async def test_an_approved_call_of_a_killed_server_is_not_run_again() -> None:
-    """The approval is used without a known outcome, so the agent is told to check."""
-    deployment = ApprovalDeployment(require=["act", "put"])
-    for tool, after in (("act", "conflict"), ("put", "")):
-        first, other = deployment.replica(), deployment.replica()
-        request = await first.asked(tool, what=tool)
-        await first.service.approve(ACME, request.id, BOB)
-        deployment.gate, deployment.entered = asyncio.Event(), asyncio.Event()
-        dying = asyncio.create_task(first.call(tool, what=tool))
-        await asyncio.wait_for(deployment.entered.wait(), 5)
-        for run in first.runs._open.values():
-            run.task.cancel()  # as a process ends that loses its power
-        dying.cancel()
-        await asyncio.wait([dying])
-        deployment.gate = None
-        deployment.clock.now += 60
-
-        answer = await other.call(tool, what=tool)
-        assert failure_kind(answer) == after
-        # The agent sent no idempotency key, and another one would not help it.
-        assert "idempotency key" not in text_of(answer)
-        assert deployment.effects[tool] == (1 if after else 2)
 
 
 async def test_the_tools_timeout_starts_when_it_runs() -> None:

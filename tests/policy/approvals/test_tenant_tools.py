@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost.policy.approvals.approval_request import GrantScope, Operator, Undecidable
-from gatepost.tools.api import Annotations, Effects, Tool
+from gatepost.tools.offers.offer import Annotations, Effects, Tool
 from tests.support.issuers import Idp
 from tests.support.measuring import each
 from tests.support.runners import (

@@ -22,7 +22,7 @@ from gatepost.policy.approvals.webhook import (
     key_of,
     signature,
 )
-from gatepost.tools.context import OutboundReply, Sending
+from gatepost.tools.context.interfaces import OutboundReply, Sending
 
 URL = "https://hooks.example.com/x"
 UNAVAILABLE_FAILURE = ToolFailure("upstream_unavailable", "Away.")

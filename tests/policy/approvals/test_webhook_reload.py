@@ -16,11 +16,11 @@ from gatepost.runtime.approvals import ApprovalServices
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
-from gatepost.tools.api import Call
-from gatepost.tools.client import NO_CLIENT
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.context.client import NO_CLIENT
+from gatepost.tools.offers.offer import Call
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
@@ -50,7 +50,14 @@ async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyP
         aclosing(outbound),
         aclosing(AuditWriter(records, keyring, redaction, AuditSettings())) as writer,
     ):
-        services = ApprovalServices(records, shared_store, keyring, redaction, writer, outbound)
+        services = ApprovalServices(
+            records,
+            shared_store,
+            keyring,
+            redaction=redaction,
+            writer=writer,
+            outbound=outbound,
+        )
         for number, config in enumerate(
             (CONFIG_WITHOUT_WEBHOOK, CONFIG_WITH_WEBHOOK, CONFIG_WITHOUT_WEBHOOK)
         ):

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from gatepost import Outcome
+from gatepost.execution.interruption import StopCause
 from gatepost.policy.idempotency import execution
-from gatepost.tools.client import InputNeeded
-from gatepost.tools.interruption import StopCause
-from gatepost.tools.stage import Next
+from gatepost.tools.calls.stage import Next
+from gatepost.tools.context.client import InputNeeded
 from tests.support.runners import (
     FORM_REQUESTS,
     IdempotencyDeployment,

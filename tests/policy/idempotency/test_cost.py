@@ -8,9 +8,9 @@ from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.policy.limits.rules import LimitRules
 from gatepost.policy.limits.stage import LimitStage
-from gatepost.tools.api import Call
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.offers.offer import Call
 from tests.support.endpoint import a_caller
 from tests.support.measuring import functions_called
 from tests.support.runners import IdempotencyDeployment, context

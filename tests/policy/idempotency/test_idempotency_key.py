@@ -3,8 +3,8 @@
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.tools.api import Call, IdempotencyKey
-from gatepost.tools.idempotency_key import BadKey, idempotency_key_of
+from gatepost.tools.context.idempotency_key import BadKey, idempotency_key_of
+from gatepost.tools.offers.offer import Call, IdempotencyKey
 from tests.support.connections import HOST, RecordedEdge, ask, recorded_edge
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 from tests.support.measuring import each

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
+from gatepost.execution.interruption import StopCause
 from gatepost.policy.idempotency import execution
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.idempotency_record import KEPT_S
 from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
-from gatepost.tools.api import Call, IdempotencyKey
-from gatepost.tools.client import InputNeeded
-from gatepost.tools.interruption import StopCause
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.context.client import InputNeeded
+from gatepost.tools.offers.offer import Call, IdempotencyKey
 from gatepost.workspace import TenantWorkspace
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs

@@ -12,7 +12,7 @@ from gatepost.storage.backends import open_records
 from gatepost.storage.quota import SHARE, QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.stored_bytes import ROW_BYTES
-from gatepost.tools.api import Outcome
+from gatepost.tools.offers.offer import Outcome
 from tests.support.client import RestClient, failure, result
 from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp

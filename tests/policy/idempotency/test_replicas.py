@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.tools.idempotency_key import IDEMPOTENCY
+from gatepost.tools.context.idempotency_key import IDEMPOTENCY
 from tests.support import tools as process_tools
 from tests.support.client import exchange, modern_request, request, result
 from tests.support.issuers import Idp

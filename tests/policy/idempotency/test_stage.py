@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from gatepost import Outcome, ToolFailure
+from gatepost.execution.failure import Failure
 from gatepost.policy.idempotency.idempotency_record import KEPT_BYTES, digest_of
-from gatepost.tools.api import Failure
-from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError
-from gatepost.tools.stage import Next
+from gatepost.tools.calls.stage import Next
+from gatepost.tools.context.client import InputNeeded, MissingCapability, ProtocolError
 from gatepost_authz.errors import InsufficientScope
 from tests.support.measuring import capture_logs, each
 from tests.support.runners import FORM_REQUESTS, IdempotencyDeployment, text_or_failure

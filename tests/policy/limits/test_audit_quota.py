@@ -22,10 +22,10 @@ from gatepost.storage.audit import RECORD_BYTES, AuditRow
 from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import Call
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.runner import Runner
+from gatepost.tools.offers.offer import Call
 from tests.support.client import RestClient, failure, result
 from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp

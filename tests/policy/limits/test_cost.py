@@ -6,7 +6,7 @@ import pytest
 
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage
-from gatepost.tools.api import Call, Offer, Outcome
+from gatepost.tools.offers.offer import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
 from tests.support.measuring import functions_called
 from tests.support.server import bucket

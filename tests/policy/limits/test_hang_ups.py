@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Outcome, Pack
-from gatepost.tools.idempotency_key import IDEMPOTENCY
+from gatepost.tools.context.idempotency_key import IDEMPOTENCY
 from tests.support.client import RestClient, modern_request, read_answer, request, session_call
 from tests.support.endpoint import DECLARED_META
 from tests.support.issuers import Idp

@@ -9,7 +9,7 @@ from gatepost.policy.limits.local_counters import LocalCounters
 from gatepost.policy.limits.rules import Bound, LimitRules, PrincipalKey
 from gatepost.storage.rate_limits import Bucket, Buckets, ConcurrencyCounter, LocalLimits, Spending
 from gatepost.storage.shared_store import MemorySharedStore
-from gatepost.tools.api import Call, Offer, Outcome
+from gatepost.tools.offers.offer import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
 from tests.support.runners import run_ready
 from tests.support.server import DecidingClient, LimitedProcess, bucket, concurrency_limit

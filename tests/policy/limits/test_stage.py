@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gatepost.policy.limits.rules import Bound, LimitRules
-from gatepost.tools.api import Call, Offer, Outcome
-from gatepost.tools.client import MissingCapability
-from gatepost.tools.stage import Next
+from gatepost.tools.calls.stage import Next
+from gatepost.tools.context.client import MissingCapability
+from gatepost.tools.offers.offer import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
 from tests.support.runners import run_ready
 from tests.support.server import DecidingClient, LimitedProcess, bucket, concurrency_limit

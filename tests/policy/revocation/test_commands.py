@@ -18,7 +18,7 @@ from gatepost.policy.approvals.grants import LONGEST_S
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
 from tests.conftest import task
 from tests.support.commands import CommandProcess, CommandResult, tenant_folder, toml
 

@@ -20,7 +20,7 @@ from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
-from gatepost.tools.api import Outcome
+from gatepost.tools.offers.offer import Outcome
 from gatepost_authz.caller import TenantContext
 from tests.policy.revocation.test_revocation_records import MATCHING_CASES, NOW, ordered_revocation
 from tests.support.endpoint import a_caller
@@ -68,9 +68,7 @@ class Revocable(ApprovalDeployment):
     async def shut(self, record: RevocationRecord) -> int:
         """Let both replicas read *record* and act on it; return how much they ended."""
         self.learn(record)
-        return sum(
-            [await withdraw(self.records, replica.service, [record]) for replica in self.replicas]
-        )
+        return sum([await withdraw(replica.service, [record]) for replica in self.replicas])
 
 
 @pytest.fixture
@@ -359,7 +357,7 @@ async def test_an_outage_delays_but_does_not_stop_withdrawing_approvals(
     monkeypatch.setattr(remote.service, "withdraw", failing)
     record = ordered_revocation(subject="alice", tenant=ACME)
     deployment.learn(record)
-    withdrawn_approvals = WithdrawnApprovals(deployment.records, remote.service, pause=pause)
+    withdrawn_approvals = WithdrawnApprovals(remote.service, pause=pause)
     withdrawn_approvals.begin([record])
     async with asyncio.timeout(10):
         await asyncio.gather(*withdrawn_approvals._tasks)

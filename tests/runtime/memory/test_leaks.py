@@ -13,6 +13,7 @@ import uvloop
 
 from bench.servers import soak_tools
 from bench.traffic import OPERATIONS, BenchTraffic
+from gatepost.execution.interruption import Interruptible, Stop
 from gatepost.http.deadlines import HeadWatch, IdleWatch
 from gatepost.http.flow_control import ResponseFlow
 from gatepost.http.httptools_protocol import HttptoolsProtocol
@@ -23,9 +24,8 @@ from gatepost.mcp.sessions.get_stream import SessionNotifications as OldListener
 from gatepost.mcp.subscriptions import ListenStream
 from gatepost.mcp.tasks.running_task import RunningTask
 from gatepost.mcp.tool_calls import DetachableClient
-from gatepost.tools.api import Call, CallContext, Outcome
-from gatepost.tools.interruption import Interruptible, Stop
-from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.offers.offer import Call, CallContext, Outcome
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
 

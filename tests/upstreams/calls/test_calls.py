@@ -11,10 +11,10 @@ import msgspec
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore, SharedStore
-from gatepost.tools.api import CallContext, Offer, Tool
-from gatepost.tools.client import SilentClient
-from gatepost.tools.content import Relevance
-from gatepost.tools.offers import ResourceOffer
+from gatepost.tools.context.client import SilentClient
+from gatepost.tools.context.content import Relevance
+from gatepost.tools.offers.offer import CallContext, Offer, Tool
+from gatepost.tools.offers.offer_kinds import ResourceOffer
 from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.calls.progress_and_logs import passed_on
 from gatepost.upstreams.catalogue import Definition

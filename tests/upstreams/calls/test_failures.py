@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.tools.client import MissingCapability, ProtocolError
+from gatepost.tools.context.client import MissingCapability, ProtocolError
 from gatepost.upstreams.calls.call_states import Errored
 from gatepost.upstreams.calls.failures import MISSING_CAPABILITY, errored
 from gatepost.upstreams.calls.health import FAILURES

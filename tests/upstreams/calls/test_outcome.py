@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.tools.raw_schema import checker
+from gatepost.tools.schemas.raw_schema import checker
 from gatepost.upstreams.calls.outcome import (
     Malformed,
     completion_outcome,

@@ -12,7 +12,7 @@ import msgspec
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.shared_store import MemorySharedStore, SharedStore
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
-from gatepost.tools.api import CallContext
+from gatepost.tools.offers.offer import CallContext
 from gatepost.upstreams.calls.parked import ParkingLimits
 from gatepost.upstreams.connection import UpstreamResult
 from tests.support.client_requests import (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gatepost.tools.api import CallContext, ToolFailure
-from gatepost.tools.client import InputRequest, SilentClient
+from gatepost.tools.context.client import InputRequest, SilentClient
+from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.upstreams.calls.round_state import target_of
 from gatepost.upstreams.calls.tasks import FAILED_POLLS, UpstreamTask
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost.credentials.credential import CredentialUnavailable
-from gatepost.tools.context import SignedHeaders
+from gatepost.tools.context.interfaces import SignedHeaders
 from gatepost.upstreams.connection import (
     ConnectionFailure,
     RequestOptions,

@@ -2,7 +2,7 @@
 
 from gatepost.mcp.jsonrpc import RATE_LIMITED, JsonRpcError
 from gatepost.mcp.responses import ACCEPTED, ExchangeResponse
-from gatepost.tools.runner import Runner
+from gatepost.tools.calls.runner import Runner
 from gatepost_authz.caller import TenantContext
 
 BATCH_S = 60.0

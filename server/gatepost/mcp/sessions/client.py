@@ -12,12 +12,14 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.background import TaskSet
+from gatepost.documents.json_shape import decoder_of
+from gatepost.execution.failure import ToolFailure
 from gatepost.http.open_streams import Closing, TooMany
+from gatepost.mcp.approval_url import ApprovalUrl
 from gatepost.mcp.client import StreamClient
 from gatepost.mcp.jsonrpc import URL_ELICITATION, JsonRpcError, notification, request
 from gatepost.mcp.projection import URL_ELICITATION_REVISION, projected
 from gatepost.mcp.responses import MethodResult
-from gatepost.mcp.sessions.approval_url import ApprovalUrl
 from gatepost.mcp.sessions.channel import MessageChannel, Signal
 from gatepost.mcp.sessions.request_messages import RequestMessages
 from gatepost.mcp.sessions.resumable import Resumable
@@ -25,8 +27,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import Wakeable
 from gatepost.telemetry.trace import marked
-from gatepost.tools.api import ToolFailure
-from gatepost.tools.client import (
+from gatepost.tools.context.client import (
     PAGES,
     Capabilities,
     InputNeeded,
@@ -38,8 +39,7 @@ from gatepost.tools.client import (
     pending,
     required_by,
 )
-from gatepost.tools.elicitation import UrlElicitation
-from gatepost.tools.json_shape import decoder_of
+from gatepost.tools.context.elicitation import UrlElicitation
 from gatepost_authz.caller import TenantContext
 
 PURPOSE = "client-request"

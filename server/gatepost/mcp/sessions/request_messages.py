@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import TypeVar
 
 from gatepost.background import TaskSet
+from gatepost.execution.interruption import Stop, timer
 from gatepost.http.body import WATCH_AFTER_S, EndableRequest, RunningRequests
 from gatepost.mcp.sessions.channel import MessageChannel, ReceiveSignal, Signal
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import Subscription
-from gatepost.tools.interruption import Stop, timer
 from gatepost_authz.caller import TenantContext
 
 

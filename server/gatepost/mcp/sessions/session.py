@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, UnsetType
 from gatepost.mcp.client import name_of
 from gatepost.mcp.request import decode_as
 from gatepost.mcp.revisions import NEWEST_HANDSHAKE, counter_offer
-from gatepost.tools.client import Capabilities
+from gatepost.tools.context.client import Capabilities
 from gatepost_authz.caller import TenantContext
 
 PURPOSE = "session"

@@ -16,7 +16,7 @@ from gatepost.mcp.server import McpRequest, McpServer, MethodHandler
 from gatepost.mcp.sessions.batch import BatchAnswers
 from gatepost.mcp.sessions.client import UNSET_LEVEL
 from gatepost.mcp.sessions.requests import EMPTY_BATCH, SESSION_ID_REQUIRED, SESSION_NOT_FOUND
-from gatepost.tools.client import Waiting, pending
+from gatepost.tools.context.client import Waiting, pending
 from gatepost_authz.caller import TenantContext
 
 

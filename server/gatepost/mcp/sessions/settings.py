@@ -10,9 +10,9 @@ from gatepost.mcp.server import McpRequest, McpServer
 from gatepost.mcp.sessions.channel import EditSession
 from gatepost.mcp.subscriptions import MAX_NAMES
 from gatepost.storage.sessions import SessionRecord
-from gatepost.tools.client import LEVELS
-from gatepost.tools.registry import Unknown
-from gatepost.tools.uri_template import MAX_CHARACTERS
+from gatepost.tools.calls.registry import Unknown
+from gatepost.tools.context.client import LEVELS
+from gatepost.tools.offers.uri_template import MAX_CHARACTERS
 
 
 async def set_level(server: McpServer, ask: McpRequest) -> bytes:

@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from gatepost.execution.failure import ToolFailure
+from gatepost.mcp.approval_url import ApprovalUrl
 from gatepost.mcp.client import watched
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError
-from gatepost.mcp.sessions.approval_url import ApprovalUrl
 from gatepost.mcp.tasks.store import Edit, TaskStore, with_lease
 from gatepost.mcp.tasks.task_record import (
     CARRIED_OUT,
@@ -26,8 +27,8 @@ from gatepost.mcp.tasks.task_record import (
 )
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.tasks import TaskRecord
-from gatepost.tools.api import Outcome
-from gatepost.tools.client import (
+from gatepost.tools.calls.redacted_call import has_tool_started
+from gatepost.tools.context.client import (
     PAGES,
     Capabilities,
     Client,
@@ -39,9 +40,8 @@ from gatepost.tools.client import (
     pending,
     required_by,
 )
-from gatepost.tools.elicitation import UrlElicitation
-from gatepost.tools.failure import ToolFailure
-from gatepost.tools.redacted_call import has_tool_started
+from gatepost.tools.context.elicitation import UrlElicitation
+from gatepost.tools.offers.offer import Outcome
 
 _log = logging.getLogger("gatepost.tasks")
 

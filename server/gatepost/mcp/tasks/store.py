@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from gatepost.execution.failure import Failure
 from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub
 from gatepost.mcp.responses import rate_limited
 from gatepost.storage.errors import StoreUnavailable
@@ -17,7 +18,6 @@ from gatepost.storage.quota import QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import WakeUps
 from gatepost.storage.tasks import TERMINAL, TaskRecord
-from gatepost.tools.api import Failure
 
 _log = logging.getLogger("gatepost.tasks")
 

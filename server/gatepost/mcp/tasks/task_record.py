@@ -10,15 +10,15 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
+from gatepost.documents.json_shape import decoder_of
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.responses import REFUSED, call_result, refusal_of
 from gatepost.mcp.revisions import MODERN
 from gatepost.storage.tasks import TaskRecord
-from gatepost.tools.api import Call, Outcome, Tool
-from gatepost.tools.client import InputRequest, Unaccepted
-from gatepost.tools.json_shape import decoder_of
-from gatepost.tools.registry import Unknown
-from gatepost.tools.truncation import UNENCODABLE
+from gatepost.tools.calls.registry import Unknown
+from gatepost.tools.calls.truncation import UNENCODABLE
+from gatepost.tools.context.client import InputRequest, Unaccepted
+from gatepost.tools.offers.offer import Call, Outcome, Tool
 from gatepost_authz.caller import TenantContext
 
 UNFORESEEN = "An unexpected error occurred; see the server's log."

@@ -31,10 +31,10 @@ from gatepost.mcp.tasks.task_record import (
 )
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.tasks import TaskRecord
-from gatepost.tools.api import Call, Outcome, Tool
-from gatepost.tools.client import Client
-from gatepost.tools.registry import UnknownTool
-from gatepost.tools.runner import Runner, outcome_of
+from gatepost.tools.calls.registry import UnknownTool
+from gatepost.tools.calls.runner import Runner, outcome_of
+from gatepost.tools.context.client import Client
+from gatepost.tools.offers.offer import Call, Outcome, Tool
 from gatepost_authz.caller import TenantContext
 
 _log = logging.getLogger("gatepost.tasks")

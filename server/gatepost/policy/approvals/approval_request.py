@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from gatepost.storage.approvals import State
-from gatepost.tools.api import Call, Tool, ToolFailure
+from gatepost.tools.offers.offer import Call, Tool, ToolFailure
 from gatepost_authz.caller import SubjectKind, TenantContext
 from gatepost_authz.config import TENANT, Resource, SiblingPaths
 from gatepost_authz.strict_json import StrictJsonError, members

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.json_shape import decoded
+from gatepost.documents.json_shape import decoded
 
 LIBRARY = "cel"
 """The extra `cel`, imported by name: it is needed only if the configuration has a condition."""

@@ -29,7 +29,7 @@ from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import StoredApproval
 from gatepost.storage.approvals import GrantRecord, GrantStore
 from gatepost.storage.records import Records
-from gatepost.tools.api import Call, Tool
+from gatepost.tools.offers.offer import Call, Tool
 
 DEFAULT_S = 86_400.0
 LONGEST_S = 30 * 86_400.0

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -23,8 +23,8 @@ from gatepost.policy.approvals.approval_request import (
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import Call, Outcome, Tool
-from gatepost.tools.client import NO_CLIENT
+from gatepost.tools.context.client import NO_CLIENT
+from gatepost.tools.offers.offer import Call, Outcome, Tool
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.approvals")
@@ -56,6 +56,21 @@ ChangeKind = Literal[
     "grant_used",
     "grant_revoked",
 ]
+CHANGE_EVENTS: Mapping[ChangeKind, str] = {
+    "requested": "approval_requested",
+    "approved": "approval_approved",
+    "rejected": "approval_rejected",
+    "expired": "approval_expired",
+    "withdrawn": "approval_withdrawn",
+    "used": "approval_used",
+    "unknown": "approval_unknown",
+    "void": "approval_void",
+    "revoked": "approval_revoked",
+    "granted": "approval_granted",
+    "grant_used": "approval_grant_used",
+    "grant_revoked": "approval_grant_revoked",
+}
+"""The log event of each change."""
 
 
 class ApprovalChange(msgspec.Struct, frozen=True):
@@ -124,7 +139,7 @@ class ApprovalNotifier:
     ) -> None:
         """Announce a change; *is_recorded*: it is in the audit log already."""
         log.info(
-            f"approval_{kind}",
+            CHANGE_EVENTS[kind],
             extra={"tenant": changed.tenant, "approval": changed.id, "tool": changed.tool},
         )
         change = ApprovalChange(kind, changed, by)

@@ -17,7 +17,7 @@ from gatepost.policy.approvals.approval_request import (
 )
 from gatepost.policy.approvals.conditions import Condition, ConditionVariables
 from gatepost.policy.idempotency.idempotency_record import only_reads
-from gatepost.tools.api import Tool
+from gatepost.tools.offers.offer import Tool
 from gatepost_authz.caller import TenantContext
 
 ROLE, SUBJECT = "role:", "subject:"
@@ -191,7 +191,7 @@ def ineligibility(request: ApprovalRequest, approver: Approver) -> str | None:
         return "This machine has your own id, so another person has to decide."
     if any(is_same_person(decision.by, approver) for decision in request.decisions):
         return "You have already approved it. A second person has to approve."
-    if not all(any(_is(approver, entry) for entry in group) for group in request.by):
+    if not all(any(_matches_entry(approver, entry) for entry in group) for group in request.by):
         return f"You cannot decide about it: it needs {_required_approvers(request.by)}."
     return None
 
@@ -215,7 +215,7 @@ def _is_namesake(request: ApprovalRequest, approver: TenantContext) -> bool:
     return caller.kind == "client" and request.by == (DEFAULT_APPROVERS,) and ids
 
 
-def _is(approver: TenantContext, entry: str) -> bool:
+def _matches_entry(approver: TenantContext, entry: str) -> bool:
     if entry.startswith(ROLE):
         return entry.removeprefix(ROLE) in approver.roles
     issuer, _, subject = entry.removeprefix(SUBJECT).partition(" ")

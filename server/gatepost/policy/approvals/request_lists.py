@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -17,11 +18,11 @@ from gatepost.policy.approvals.approval_request import (
     SCRIPT_PREFIX,
     ApprovalDecision,
     ApprovalRequest,
+    Approver,
     Use,
 )
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import approval_of
-from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
@@ -77,6 +78,43 @@ class WaitingPage(msgspec.Struct, frozen=True):
     """The cursor of the next page; empty on the last one."""
 
 
+class ScriptRequests(Protocol):
+    """The requests for scripts; its methods raise StoreUnavailable, except `objection`."""
+
+    async def tenants(self) -> set[str]:
+        """Return the tenants with approved, waiting or rejected scripts."""
+
+    async def waiting(self, tenant: str) -> list[ApprovalRequest]:
+        """Return the tenant's waiting scripts, the oldest first."""
+
+    async def rejected(self, tenant: str) -> list[ApprovalRequest]:
+        """Return the tenant's rejected scripts that do not wait again, the latest first."""
+
+    async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
+        """Return the script with that id if it waits or was rejected."""
+
+    def objection(self, request: ApprovalRequest, approver: Approver) -> str | None:
+        """Return a sentence why *approver* cannot approve the script, or None."""
+
+    async def decide(
+        self,
+        tenant: str,
+        request_id: str,
+        by: Approver,
+        decision: ApprovalDecision,
+        *,
+        seen_digest: str | None = None,
+        until: float,
+    ) -> ApprovalRequest:
+        """Approve a script, or reject it *until* then; Undecidable says why not."""
+
+    async def withdraw(self, tenant: str) -> int:
+        """Withdraw the waiting scripts of revoked callers; return their number."""
+
+    async def tidy(self) -> int:
+        """Remove expired rejections of all tenants; return their number."""
+
+
 class RequestLists:
     """
     The requests of a tenant for calls and for scripts, in one order.
@@ -84,8 +122,13 @@ class RequestLists:
     All methods raise StoreUnavailable.
     """
 
-    def __init__(self, records: Records, requests: RequestStore, scripts: ScriptReviews) -> None:
+    def __init__(self, records: Records, requests: RequestStore, scripts: ScriptRequests) -> None:
         self.records, self.requests, self._scripts = records, requests, scripts
+
+    async def tenants(self) -> set[str]:
+        """Return the tenants that have requests, grants or scripts."""
+        of_calls = await self.records.tenant_data.tenants("approval_requests", "grants")
+        return {*of_calls, *await self._scripts.tenants()}
 
     @asynccontextmanager
     async def expiring(self, *, every_s: float = EXPIRE_EVERY_S) -> AsyncIterator[None]:

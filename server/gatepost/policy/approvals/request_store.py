@@ -39,8 +39,8 @@ from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.records import Records
-from gatepost.tools.api import Call, Tool, ToolFailure
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.offers.offer import Call, Tool, ToolFailure
 from gatepost_authz.caller import TenantContext
 
 BUSY_S = 30

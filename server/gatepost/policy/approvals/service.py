@@ -26,19 +26,18 @@ from gatepost.policy.approvals.policies import (
     objection,
     outdated,
 )
-from gatepost.policy.approvals.request_lists import RequestLists
+from gatepost.policy.approvals.request_lists import RequestLists, ScriptRequests
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import StoredApproval, edited_changes
 from gatepost.policy.approvals.tool_policies import ToolPolicies
-from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, WakeUps
 from gatepost.telemetry.logs import INVISIBLE
-from gatepost.tools.api import Tool
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.offers.offer import Tool
 
 MAX_REASON = 1_000
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -64,7 +63,7 @@ class ApprovalService(RequestLists):
         keyring: KeyRing,
         redaction: Redaction,
         notifier: ApprovalNotifier,
-        scripts: ScriptReviews,
+        scripts: ScriptRequests,
         *,
         is_revoked: IsRevoked = none_revoked,
         clock: Callable[[], float] = time.time,

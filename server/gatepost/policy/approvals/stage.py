@@ -1,7 +1,7 @@
 """Run a call only after it has been approved, and let it wait until then."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,20 +19,18 @@ from gatepost.policy.approvals.service import ApprovalService, WaitingCall
 from gatepost.policy.approvals.stored_request import StoredApproval, use_of
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
 from gatepost.policy.idempotency.idempotency_record import (
-    LOST,
     RETRIED_KINDS,
-    UNKNOWN,
-    CallOutcome,
+    ConflictReason,
     IdempotentWork,
     may_repeat,
 )
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
-from gatepost.tools.redacted_call import RedactedCall, remark
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.runner import EXPIRED, GRACE_S
-from gatepost.tools.stage import Next, Stage
+from gatepost.tools.calls.redacted_call import RedactedCall, remark
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.runner import EXPIRED, GRACE_S
+from gatepost.tools.calls.stage import Next, Stage
+from gatepost.tools.offers.offer import Call, Failure, Offer, Outcome, Tool, ToolFailure
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.approvals")
@@ -198,19 +196,19 @@ class ApprovalStage(Stage):
             redacted=RedactedCall(self._redaction, call, tool),
         )
         try:
-            outcome = await self._runs.join(work, use_of(request.id))
+            outcome, conflict = await self._runs.join(work, use_of(request.id))
         except StillRunning as refused:
             failure = refused.failure
             raise ToolFailure(
                 failure.kind, ALREADY_RUNNING, retry_after=failure.retry_after
             ) from None
-        if not _is_still_usable(outcome):
+        if not _is_still_usable(outcome, conflict):
             try:
                 await self._requests.close(approval)
             except StoreUnavailable:
                 # The call has run, and the idempotency record prevents a second run.
                 log.warning("approval_not_closed", extra={"approval": request.id})
-        return _with_notes(_with_own_words(outcome), request)
+        return _with_notes(_with_own_words(outcome, conflict), request)
 
     def _approved_arguments(self, approval: StoredApproval, call: Call) -> bytes:
         """
@@ -252,34 +250,26 @@ async def _already_used(call: Call, offer: Offer, arguments: Any) -> Outcome:
     raise ToolFailure("conflict", "The approval of this call was used already.")
 
 
-def _is_still_usable(outcome: Outcome) -> bool:
+def _is_still_usable(outcome: Outcome, conflict: ConflictReason | None) -> bool:
     """Return whether nothing was done, or the outcome is unknown; the approval then stays."""
     failure = outcome.failure
-    return failure is not None and (failure.kind in RETRIED_KINDS or outcome == UNKNOWN.outcome)
+    return conflict == "unknown" or (failure is not None and failure.kind in RETRIED_KINDS)
 
 
-def _message(ending: CallOutcome) -> str:
-    outcome = ending.outcome
-    return "" if outcome is None or outcome.failure is None else outcome.failure.message
-
-
-WORDS = {
-    _message(UNKNOWN): "Whether this approved call did its work is not known: the server that ran "
-    "it is gone. It was not run again. Check what was done before you ask for it anew.",
-    _message(LOST["stopped"]): "This approved call was stopped while its tool ran, so part of its "
-    "work may be done. It was not run again. Check what was done before you ask for it anew.",
-    _message(LOST["too large"]): "This approved call was carried out, and its answer was too large "
-    "to be kept. It was not run again.",
+APPROVED_CALL_MESSAGES: Mapping[ConflictReason, str] = {
+    "unknown": "Whether this approved call did its work is not known: the server that ran it is "
+    "gone. It was not run again. Check what was done before you ask for it anew.",
+    "stopped": "This approved call was stopped while its tool ran, so part of its work may be "
+    "done. It was not run again. Check what was done before you ask for it anew.",
+    "too large": "This approved call was carried out, and its answer was too large to be kept. It "
+    "was not run again.",
 }
 """Conflicts of idempotency keys, reworded for agents that have sent no key."""
 
 
-def _with_own_words(outcome: Outcome) -> Outcome:
-    failure = outcome.failure
-    words = None if failure is None else WORDS.get(failure.message)
-    if failure is None or words is None:
-        return outcome
-    return replace(outcome, failure=replace(failure, message=words))
+def _with_own_words(outcome: Outcome, conflict: ConflictReason | None) -> Outcome:
+    words = None if conflict is None else APPROVED_CALL_MESSAGES.get(conflict)
+    return outcome if words is None else Outcome(failure=Failure("conflict", words))
 
 
 def _with_notes(outcome: Outcome, request: ApprovalRequest) -> Outcome:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from gatepost.documents.exact_json import decoded, encoded
 from gatepost.policy.approvals.approval_request import (
     ApprovalRequest,
     Undecidable,
@@ -20,10 +21,9 @@ from gatepost.redaction.hidden_text import hides_arguments, hides_words
 from gatepost.redaction.redactor import are_clear, is_prompt
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord
-from gatepost.tools.api import Tool, ToolFailure
-from gatepost.tools.exact_json import decoded, encoded
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.secret import literals
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.offers.offer import Tool, ToolFailure
+from gatepost.tools.schemas.secret import literals
 
 DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 

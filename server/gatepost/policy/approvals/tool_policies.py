@@ -13,9 +13,9 @@ from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFact
 from gatepost.policy.approvals.conditions import Condition
 from gatepost.policy.approvals.policies import ApprovalPolicy, PolicyRule, token_claims
 from gatepost.policy.idempotency.idempotency_record import may_repeat
-from gatepost.tools.api import Offer, Tool, ToolFailure
-from gatepost.tools.registry import Registry
-from gatepost.tools.tool_search import SEARCH_TOOLS
+from gatepost.tools.calls.registry import Registry
+from gatepost.tools.calls.tool_search import SEARCH_TOOLS
+from gatepost.tools.offers.offer import Offer, Tool, ToolFailure
 from gatepost_authz.caller import TenantContext
 
 PACK = "pack:"

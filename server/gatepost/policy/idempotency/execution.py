@@ -12,16 +12,17 @@ from typing import Any
 
 import msgspec
 
+from gatepost.execution.interruption import StopCause
 from gatepost.policy.idempotency.idempotency_record import (
     NOT_RUN,
-    OTHER_ARGUMENTS,
     TOO_LARGE_RECORD,
-    UNKNOWN,
     CallOutcome,
+    ConflictReason,
     IdempotentWork,
     RecordTemplate,
     judged,
     no_room,
+    refused,
     replay,
 )
 from gatepost.policy.limits.stage import count_until
@@ -31,10 +32,9 @@ from gatepost.storage.quota import QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore, WakeUps
 from gatepost.storage.stored_bytes import weight
-from gatepost.tools.api import CallContext, Outcome, ToolFailure
-from gatepost.tools.interruption import StopCause
-from gatepost.tools.redacted_call import remark
-from gatepost.tools.runner import GRACE_S
+from gatepost.tools.calls.redacted_call import remark
+from gatepost.tools.calls.runner import GRACE_S
+from gatepost.tools.offers.offer import CallContext, Outcome, ToolFailure
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.once")
@@ -189,7 +189,7 @@ class IdempotentExecution:
                     return False
                 if current.leased_until <= self._clock():
                     if not self._may_take_over(current):
-                        self._resolve(UNKNOWN)
+                        self._resolve(refused("unknown"))
                         return False
                     if await self._store.take_over(self._new_record(), expected=current):
                         return True
@@ -204,7 +204,7 @@ class IdempotentExecution:
         if stored.expires_at <= self._clock():
             self._resolve(NOT_RUN)
         elif stored.digest != self._template.digest:
-            self._resolve(OTHER_ARGUMENTS)
+            self._resolve(refused("other arguments"))
         elif stored.outcome is not None:
             self._resolve(replay(stored.outcome))
         return self._outcome.done()
@@ -327,8 +327,14 @@ class RunningCalls:
         self._open: dict[tuple[bytes, bytes], IdempotentExecution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def join(self, work: IdempotentWork, template: RecordTemplate) -> Outcome:
-        """Run the call or return its stored outcome; ToolFailure if it still runs."""
+    async def join(
+        self, work: IdempotentWork, template: RecordTemplate
+    ) -> tuple[Outcome, ConflictReason | None]:
+        """
+        Run the call or return its stored outcome; StillRunning if it still runs.
+
+        The second value says why the idempotency key refused the call, or is None.
+        """
         caller, loop = work.call.caller, asyncio.get_running_loop()
         # A waiting call must not outlast its token; a task may.
         allowed_s = max(caller.expires_at - self._clock(), 0.0) + GRACE_S
@@ -344,10 +350,10 @@ class RunningCalls:
                 raise StillRunning
             if not (ending.shared or is_own):
                 continue
-            if not (is_own and run.leads) and not ending.refuses:
+            if not (is_own and run.leads) and ending.conflict is None:
                 remark("replayed", "yes")
             if (outcome := ending.answer()) is not None:
-                return outcome
+                return outcome, ending.conflict
 
     def _begin(self, work: IdempotentWork, template: RecordTemplate) -> IdempotentExecution:
         tenant, call_key = work.call.caller.tenant_id, (template.key, template.digest)

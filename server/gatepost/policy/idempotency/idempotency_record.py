@@ -13,7 +13,12 @@ from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.quota import QuotaExceeded
-from gatepost.tools.api import (
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.calls.runner import outcome_of
+from gatepost.tools.calls.stage import Next
+from gatepost.tools.calls.truncation import UNENCODABLE, truncate
+from gatepost.tools.context.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
+from gatepost.tools.offers.offer import (
     Call,
     Failure,
     FailureKind,
@@ -22,11 +27,6 @@ from gatepost.tools.api import (
     Tool,
     ToolFailure,
 )
-from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
-from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.runner import outcome_of
-from gatepost.tools.stage import Next
-from gatepost.tools.truncation import UNENCODABLE, truncate
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
@@ -51,6 +51,11 @@ KEPT_BYTES = 4_194_304
 _encode = msgspec.json.encode
 
 
+Lost = Literal["stopped", "too large", "no room"]
+"""Why the outcome of a call that has run is not stored."""
+ConflictReason = Lost | Literal["other arguments", "unknown"]
+
+
 class CallOutcome(msgspec.Struct, frozen=True):
     """
     The outcome that all calls with the key get.
@@ -62,12 +67,8 @@ class CallOutcome(msgspec.Struct, frozen=True):
     outcome: Outcome | None = None
     error: BaseException | None = None
     shared: bool = True
-
-    @property
-    def refuses(self) -> bool:
-        """Return whether it is a conflict over the idempotency key instead of a tool's outcome."""
-        failure = None if self.outcome is None else self.outcome.failure
-        return failure is not None and failure.kind == "conflict"
+    conflict: ConflictReason | None = None
+    """Why the idempotency key refused the call; None: the outcome is the tool's."""
 
     def answer(self) -> Outcome | None:
         """Return the outcome, raise the error, or return None if there is neither."""
@@ -77,8 +78,6 @@ class CallOutcome(msgspec.Struct, frozen=True):
 
 
 NOT_RUN = CallOutcome(shared=False)
-
-Lost = Literal["stopped", "too large", "no room"]
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -104,34 +103,28 @@ class StoredOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 _read_outcome = msgspec.json.Decoder(StoredOutcome).decode
 
 
-def refused(message: str, retry_after: float | None = None) -> CallOutcome:
-    """Return the conflict that a call gets because of its idempotency key."""
-    return CallOutcome(Outcome(failure=Failure("conflict", message, retry_after=retry_after)))
-
-
-OTHER_ARGUMENTS = refused(
-    "This idempotency key was used for a call with other arguments. "
-    "Send these arguments with a key of their own."
-)
-UNKNOWN = refused(
-    "It is unknown whether the first call with this idempotency key did its work: the server that "
-    "ran it is gone. It was not run again. Check what was done before you call with another key."
-)
-LOST: Mapping[Lost, CallOutcome] = {
-    "stopped": refused(
-        "The first call with this idempotency key was stopped while its tool ran, so part of its "
-        "work may be done. It was not run again. Check what was done before you call with another "
-        "key."
-    ),
-    "too large": refused(
-        "The first call with this idempotency key was carried out, but its answer was too large to "
-        "be stored. It was not run again."
-    ),
-    "no room": refused(
-        "The first call with this idempotency key was carried out, but its answer was not stored: "
-        "the storage quota of its caller or tenant was used up. It was not run again."
-    ),
+CONFLICT_MESSAGES: Mapping[ConflictReason, str] = {
+    "other arguments": "This idempotency key was used for a call with other arguments. "
+    "Send these arguments with a key of their own.",
+    "unknown": "It is unknown whether the first call with this idempotency key did its work: the "
+    "server that ran it is gone. It was not run again. Check what was done before you call with "
+    "another key.",
+    "stopped": "The first call with this idempotency key was stopped while its tool ran, so part "
+    "of its work may be done. It was not run again. Check what was done before you call with "
+    "another key.",
+    "too large": "The first call with this idempotency key was carried out, but its answer was too "
+    "large to be stored. It was not run again.",
+    "no room": "The first call with this idempotency key was carried out, but its answer was not "
+    "stored: the storage quota of its caller or tenant was used up. It was not run again.",
 }
+
+
+def refused(reason: ConflictReason) -> CallOutcome:
+    """Return the conflict that a call gets because of its idempotency key."""
+    failure = Failure("conflict", CONFLICT_MESSAGES[reason])
+    return CallOutcome(Outcome(failure=failure), conflict=reason)
+
+
 STOPPED_RECORD = _encode(StoredOutcome(lost="stopped"))
 TOO_LARGE_RECORD = _encode(StoredOutcome(lost="no room"))
 
@@ -160,7 +153,7 @@ def replay(stored: bytes) -> CallOutcome:
     """Decode a stored outcome for a retry."""
     ending = _read_outcome(stored)
     if ending.lost is not None:
-        return LOST[ending.lost]
+        return refused(ending.lost)
     if ending.error is not None:
         error = ending.error
         return CallOutcome(error=ProtocolError(error.code, error.message, error.data))

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable
 from typing import Any
 
+from gatepost.execution.cpu_thread import in_cpu_thread
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.idempotency_record import (
     DAY_S,
@@ -13,11 +14,11 @@ from gatepost.policy.idempotency.idempotency_record import (
     only_reads,
     template_of,
 )
-from gatepost.tools.api import Call, IdempotencyKey, Offer, Outcome, Tool
-from gatepost.tools.cpu_thread import in_cpu_thread
-from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.redaction import LONG_BYTES, Redaction
-from gatepost.tools.stage import Next, Stage
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.calls.redaction import Redaction
+from gatepost.tools.calls.stage import Next, Stage
+from gatepost.tools.offers.offer import Call, IdempotencyKey, Offer, Outcome, Tool
+from gatepost.tools.schemas.argument_size import LONG_BYTES
 
 
 class IdempotencyStage(Stage):
@@ -81,9 +82,9 @@ class IdempotencyStage(Stage):
         )
         return await self._join(call, offer, arguments, proceed, template)
 
-    def _join(
+    async def _join(
         self, call: Call, offer: Tool, arguments: Any, proceed: Next, template: RecordTemplate
-    ) -> Awaitable[Outcome]:
+    ) -> Outcome:
         work = IdempotentWork(
             call,
             offer,
@@ -94,4 +95,5 @@ class IdempotencyStage(Stage):
             max_result_bytes=self._max_result_bytes,
             redacted=RedactedCall(self._redaction, call, offer),
         )
-        return self._runs.join(work, template)
+        outcome, _ = await self._runs.join(work, template)
+        return outcome

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import msgspec
 
+from gatepost.execution.failure import FailureLimit
 from gatepost.policy.limits.admission_queue import AdmissionQueue
 from gatepost.policy.limits.rules import Bound, LimitRules, PrincipalKey, named
 from gatepost.storage.rate_limits import (
@@ -15,7 +16,6 @@ from gatepost.storage.rate_limits import (
     Spending,
 )
 from gatepost.storage.shared_store import TenantSharedStore
-from gatepost.tools.failure import FailureLimit
 
 MIN_S = 1e-5
 """The smallest amount that a store can represent; spent if nothing is owed."""

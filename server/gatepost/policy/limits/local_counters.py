@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from gatepost.execution.failure import FailureLimit
 from gatepost.policy.limits.admission_queue import AdmissionQueue
 from gatepost.policy.limits.call_limits import (
     AuditQuota,
@@ -35,7 +36,6 @@ from gatepost.storage.rate_limits import (
     Spending,
 )
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore
-from gatepost.tools.failure import FailureLimit
 
 MIN_CALL_LIMITS = 50_000
 CALL_LIMITS_PER_TOKEN = 2

@@ -7,8 +7,8 @@ from typing import Any
 from gatepost.policy.limits.call_limits import CallLimitsKey
 from gatepost.policy.limits.stage import LimitStage, local_refusal, refusal_by
 from gatepost.storage.rate_limits import Buckets
-from gatepost.tools.api import Call, Offer, Outcome
-from gatepost.tools.stage import Next, Stage
+from gatepost.tools.calls.stage import Next, Stage
+from gatepost.tools.offers.offer import Call, Offer, Outcome
 from gatepost_authz.caller import TenantContext
 
 

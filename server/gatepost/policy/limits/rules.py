@@ -8,8 +8,8 @@ from typing import Protocol
 import msgspec
 
 from gatepost.config.limits import NamedToolLimitSettings, TenantLimitSettings, ToolLimitSettings
+from gatepost.execution.failure import FailureLimit
 from gatepost.storage.rate_limits import ConcurrencyLimit
-from gatepost.tools.failure import FailureLimit
 from gatepost_authz.caller import TenantContext
 
 SECONDS_AT_ONCE = 2.0

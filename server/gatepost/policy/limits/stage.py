@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gatepost.execution.failure import FailureLimit
 from gatepost.policy.limits.admission_queue import AdmissionQueue
 from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, CallLimitsKey, OwedQuotas
 from gatepost.policy.limits.local_counters import LimitUsage, LocalCounters, levels
@@ -18,11 +19,10 @@ from gatepost.policy.limits.rules import ANY, IN_QUEUE, Bound, LimitRules, rows_
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore
-from gatepost.tools.api import NOT_AUDITED, Call, Failure, Offer, Outcome
-from gatepost.tools.client import NO_CLIENT
-from gatepost.tools.failure import FailureLimit
-from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.stage import Next, Stage
+from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.calls.stage import Next, Stage
+from gatepost.tools.context.client import NO_CLIENT
+from gatepost.tools.offers.offer import NOT_AUDITED, Call, Failure, Offer, Outcome
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.limits")

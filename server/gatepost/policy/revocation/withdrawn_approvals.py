@@ -4,18 +4,26 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain, repeat
+from typing import Protocol
 
 from gatepost.background import TaskSet
-from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.script_reviews.store import SUBJECT as SCRIPTS
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 
 PAUSES_S = (1.0, 5.0, 30.0, 120.0)
 """Pauses between retries during an outage of the database; the last one repeats."""
 
 log = logging.getLogger("gatepost.changes")
+
+
+class RevocableApprovals(Protocol):
+    """The approval requests and grants of all tenants, as far as revocations affect them."""
+
+    async def tenants(self) -> set[str]:
+        """Return the tenants that have any; raises StoreUnavailable."""
+
+    async def withdraw(self, tenant: str) -> int:
+        """End those of revoked people; return their number. Raises StoreUnavailable."""
 
 
 class WithdrawnApprovals:
@@ -29,12 +37,11 @@ class WithdrawnApprovals:
 
     def __init__(
         self,
-        records: Records,
-        approvals: ApprovalService,
+        approvals: RevocableApprovals,
         *,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._records, self._approvals, self._pause = records, approvals, pause
+        self._approvals, self._pause = approvals, pause
         self._tasks = TaskSet()
 
     def begin(self, revocations: Iterable[RevocationRecord]) -> None:
@@ -52,16 +59,14 @@ class WithdrawnApprovals:
     async def _withdraw(self, revocations: tuple[RevocationRecord, ...]) -> None:
         for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
             try:
-                await withdraw(self._records, self._approvals, revocations)
+                await withdraw(self._approvals, revocations)
                 return
             except StoreUnavailable as outage:
                 log.warning("approvals_not_withdrawn", extra={"reason": str(outage)})
             await self._pause(pause_s)
 
 
-async def withdraw(
-    records: Records, approvals: ApprovalService, revocations: Iterable[RevocationRecord]
-) -> int:
+async def withdraw(approvals: RevocableApprovals, revocations: Iterable[RevocationRecord]) -> int:
     """
     Withdraw what rests on revoked callers in the tenants of *revocations*; return the number.
 
@@ -70,6 +75,5 @@ async def withdraw(
     """
     tenants = {record.tenant for record in revocations}
     if "" in tenants:
-        tenants.update(await records.tenant_data.tenants("approval_requests", "grants"))
-        tenants.update(await records.tenants(SCRIPTS))
+        tenants.update(await approvals.tenants())
     return sum([await approvals.withdraw(tenant) for tenant in sorted(tenants - {""})])

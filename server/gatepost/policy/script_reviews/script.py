@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from gatepost.policy.approvals.approval_request import DisplayedParty, reason_sentence
-from gatepost.tools.context import Workspace
+from gatepost.tools.context.interfaces import Workspace
 
 Place = Literal["server", "workspace", "code"]
 """A folder of the operator, a folder of the tenant's workspace, or an argument of a call."""

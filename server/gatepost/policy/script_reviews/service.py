@@ -49,6 +49,10 @@ class ScriptReviews:
         self._records, self._notifier = records, notifier
         self._is_revoked, self._clock = is_revoked, clock
 
+    async def tenants(self) -> set[str]:
+        """Return the tenants with approved, waiting or rejected scripts."""
+        return {*await self._records.tenants(SUBJECT)}
+
     async def waiting(self, tenant: str) -> list[ApprovalRequest]:
         """Return the tenant's waiting scripts, the oldest first."""
         approvals = self._of(tenant)
@@ -157,8 +161,7 @@ class ScriptReviews:
 
     async def tidy(self) -> int:
         """Remove expired rejections of all tenants; return their number."""
-        tenants = await self._records.tenants(SUBJECT)
-        return sum([await self._of(tenant).tidy() for tenant in tenants])
+        return sum([await self._of(tenant).tidy() for tenant in await self.tenants()])
 
     def _of(self, tenant: str, now: float | None = None) -> ScriptApprovals:
         clock = self._clock if now is None else lambda: now

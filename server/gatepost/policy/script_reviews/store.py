@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gatepost.policy.approvals.approval_request import ERASED, DisplayedParty, party_of
 from gatepost.policy.script_reviews.script import Rejection, Script, ScriptReview
 from gatepost.storage.entries import Entries, Entry
-from gatepost.tools.api import CallContext
+from gatepost.tools.offers.offer import CallContext
 from gatepost_authz.caller import TenantContext
 
 SUBJECT = "scripts"

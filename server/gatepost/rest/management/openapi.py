@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gatepost.rest.openapi_document import UNREACHABLE
+from gatepost.rest.responses import UNREACHABLE
 from gatepost.upstreams.fields import API_KEY, HEADER_NAME
 from gatepost.upstreams.registration_changes import (
     CAPABILITY,

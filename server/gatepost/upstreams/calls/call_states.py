@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gatepost.tools.client import Capabilities, InputRequest
+from gatepost.tools.context.client import Capabilities, InputRequest
 from gatepost.upstreams.calls.input_requests import MAX_TOGETHER, Unsupported, input_request
 from gatepost.upstreams.calls.round_state import ModernState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import (

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
+from gatepost.execution.cpu_thread import in_cpu_thread
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import CallContext, Invoke, Outcome, ToolFailure
-from gatepost.tools.client import Capabilities, InputNeeded
-from gatepost.tools.cpu_thread import in_cpu_thread
-from gatepost.tools.header_arguments import routed_arguments
-from gatepost.tools.prompt import CompletionRequest
-from gatepost.tools.redaction import LONG_BYTES
+from gatepost.tools.authoring.prompt import CompletionRequest
+from gatepost.tools.context.client import Capabilities, InputNeeded
+from gatepost.tools.offers.offer import CallContext, Invoke, Outcome, ToolFailure
+from gatepost.tools.schemas.argument_size import LONG_BYTES
+from gatepost.tools.schemas.header_arguments import routed_arguments
 from gatepost.upstreams.calls.call_states import (
     METHOD_NOT_FOUND,
     AskCaller,

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gatepost.tools.api import FailureKind, ToolFailure
-from gatepost.tools.client import (
+from gatepost.execution.failure import FailureKind, ToolFailure
+from gatepost.tools.context.client import (
     RESERVED,
     Capabilities,
     MissingCapability,

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gatepost.tools.client import Capabilities, InputRequest, lacking, required_by
-from gatepost.tools.elicitation import Elicitation, UrlElicitation
-from gatepost.tools.sampling import Sampling
+from gatepost.tools.context.client import Capabilities, InputRequest, lacking, required_by
+from gatepost.tools.context.elicitation import Elicitation, UrlElicitation
+from gatepost.tools.context.sampling import Sampling
 from gatepost.upstreams.upstream_server import Allowed, UpstreamServer
 
 MAX_TOGETHER = 8

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from gatepost.tools.api import Outcome
+from gatepost.tools.offers.offer import Outcome
 from gatepost.upstreams.calls.outcome import ContentBlock
 
 OwnerOf = Callable[[str], str | None]

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from gatepost.tools.api import Failure, Outcome, ToolFailure
-from gatepost.tools.content import MIME_TYPE
-from gatepost.tools.results import text_of
-from gatepost.tools.schema import ValidateJson
+from gatepost.tools.authoring.results import text_of
+from gatepost.tools.authoring.schema import ValidateJson
+from gatepost.tools.context.content import MIME_TYPE
+from gatepost.tools.offers.offer import Failure, Outcome, ToolFailure
 from gatepost.upstreams.calls.input_requests import clean
 from gatepost.upstreams.connection import UpstreamResult
 from gatepost.upstreams.upstream_server import UpstreamServer

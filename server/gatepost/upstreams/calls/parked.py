@@ -13,7 +13,7 @@ import msgspec
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore, Subscription, TenantSharedStore
-from gatepost.tools.runner import GRACE_S
+from gatepost.tools.calls.runner import GRACE_S
 from gatepost.upstreams.calls.call_states import PARKED_S, Ended, ExchangeStep
 from gatepost.upstreams.calls.parked_messages import (
     ALIVE,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import CallContext
-from gatepost.tools.client import LEVELS
+from gatepost.tools.context.client import LEVELS
+from gatepost.tools.offers.offer import CallContext
 from gatepost.upstreams.calls.input_requests import UNREADABLE, clean, cleaned
 from gatepost.upstreams.connection import UpstreamNotification
 from gatepost.upstreams.upstream_server import UpstreamServer

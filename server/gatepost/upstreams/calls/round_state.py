@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.api import CallContext
-from gatepost.tools.client import MAX_KEPT_BYTES, InputRequest
+from gatepost.tools.context.client import MAX_KEPT_BYTES, InputRequest
+from gatepost.tools.offers.offer import CallContext
 from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.upstream_server import UpstreamServer
 

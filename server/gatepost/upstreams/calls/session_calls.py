@@ -12,8 +12,8 @@ import msgspec
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import CallContext, ToolFailure
-from gatepost.tools.client import Capabilities, InputNeeded, MissingCapability
+from gatepost.tools.context.client import Capabilities, InputNeeded, MissingCapability
+from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.upstreams.calls.call_states import (
     INTERNAL,
     PARKED_S,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.upstreams.calls.call_states import MAX_ROUNDS
 from gatepost.upstreams.calls.input_requests import MAX_TOGETHER, Unsupported, clean, input_request
 from gatepost.upstreams.calls.round_state import TaskState, UpstreamTarget, encoded

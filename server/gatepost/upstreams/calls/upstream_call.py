@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import msgspec
 
-from gatepost.tools.api import CallContext
-from gatepost.tools.client import Capabilities, LoggingLevel
-from gatepost.tools.header_arguments import Routed
+from gatepost.tools.context.client import Capabilities, LoggingLevel
+from gatepost.tools.offers.offer import CallContext
+from gatepost.tools.schemas.header_arguments import Routed
 from gatepost.upstreams.calls.call_states import MAX_ROUNDS, PARKED_S
 from gatepost.upstreams.connection import RequestOptions
 from gatepost.upstreams.upstream_server import UpstreamServer

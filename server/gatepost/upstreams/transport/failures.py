@@ -6,8 +6,8 @@ from email.utils import parsedate_to_datetime
 from time import time
 
 from gatepost.credentials.credential import CredentialUnavailable
+from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.streaming import AnswerInvalid, StreamedReply
-from gatepost.tools.api import ToolFailure
 from gatepost.upstreams.connection import ConnectionFailure, FailureReason
 from gatepost.upstreams.transport.event_parser import StreamTooLarge
 from gatepost.upstreams.transport.incoming import InvalidMessage

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from gatepost.credentials.credential import OutboundCredential
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.outbound.streaming import StreamedReply, streamed
-from gatepost.tools.context import Sending, SignedHeaders
+from gatepost.tools.context.interfaces import Sending, SignedHeaders
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.transport.failures import reported
 from gatepost.upstreams.upstream_server import UpstreamServer

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.json_shape import NESTING, decoded, excess, levels_of, too_deep
+from gatepost.documents.json_shape import NESTING, decoded, excess, levels_of, too_deep
 from gatepost.upstreams.connection import (
     UpstreamError,
     UpstreamNotification,

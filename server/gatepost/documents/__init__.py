@@ -1,0 +1,1 @@
+"""Read JSON and YAML, also of others, within bounds."""

@@ -1,0 +1,1 @@
+"""Run work: its threads, its interruption, and its failures."""

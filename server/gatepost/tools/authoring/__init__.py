@@ -1,0 +1,1 @@
+"""Turn the functions of authors into offers."""

@@ -1,0 +1,253 @@
+"""Turn a function into a resource, or into the resources of a URI template."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from itertools import islice
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+from pydantic_core import to_json
+
+from gatepost.tools.authoring.dependency import injected
+from gatepost.tools.authoring.function import OfferOptions, awaited, common_members, description_of
+from gatepost.tools.authoring.prompt import Suggest, completer
+from gatepost.tools.authoring.results import labelled
+from gatepost.tools.authoring.schema import texts_of
+from gatepost.tools.context.content import (
+    Audio,
+    Contents,
+    File,
+    Image,
+    ListedResource,
+    Relevance,
+    Role,
+    check_mime_type,
+)
+from gatepost.tools.offers.offer import CallContext, Outcome, ToolFailure
+from gatepost.tools.offers.offer_kinds import Lister, ResourceOffer, Template, inherited
+from gatepost.tools.offers.uri_template import UriTemplate, is_uri
+
+log = logging.getLogger("gatepost.documents")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+ENTRIES_IN_A_ROW = 100
+"""After this many entries, about two milliseconds, other tasks may run."""
+MAX_ENTRIES = 10_000
+"""Maximum number of resources of one template that are listed."""
+
+NO_DOCUMENT = "There is no such resource."
+
+
+class ResourceOptions(OfferOptions, total=False):
+    """The options of a resource."""
+
+    mime_type: str
+    """The MIME type; default: plain text for strings, JSON for values, else bytes."""
+    size: int
+    """The size in bytes, if it is known beforehand."""
+    audience: tuple[Role, ...]
+    """The audience: `user`, `assistant`, or both."""
+    priority: float
+    """The importance, from 0 to 1."""
+    last_modified: datetime
+    """The time of the last change."""
+    ttl_s: float
+    """How many seconds a client may cache the content; default: none."""
+    untrusted: str
+    """The source of third-party text that the content may contain."""
+
+
+class Read(msgspec.Struct, frozen=True):
+    """The arguments of a read."""
+
+    uri: str
+
+
+class ResourceFunction(Generic[P, R]):
+    """
+    A function behind a resource, which can still be called.
+
+    For a template, `list` adds a list of its resources and `complete` suggestions for a variable.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        offer: ResourceOffer | Template,
+        keep: Callable[[Template], None],
+    ) -> None:
+        self._function = function
+        self._offer = offer
+        self._keep = keep
+        self._suggestions: dict[str, Suggest] = {}
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
+        return self._function(*arguments, **keywords)
+
+    def list(self, function: Function) -> Function:
+        """
+        Make the decorated function list the resources of this template for a caller.
+
+        It gets only the context. An entry that the template cannot name, or that its check
+        refuses, is omitted, so that every listed resource can be read.
+        """
+        self._put(lister=_lister(self._template("list"), function))
+        return function
+
+    def complete(self, variable: str) -> Callable[[Function], Function]:
+        """Make the decorated function suggest values of one variable, in the form of `Suggest`."""
+        template = self._template("complete")
+        names = template.template.names
+        if variable not in names:
+            raise ValueError(f"{template.key} has no variable {variable}")
+
+        def register(function: Function) -> Function:
+            self._suggestions[variable] = function
+            self._put(completer=completer(template, names, dict(self._suggestions)))
+            return function
+
+        return register
+
+    def _template(self, purpose: str) -> Template:
+        if not isinstance(self._offer, Template):
+            raise TypeError(f"{self._offer.key} has no variables, so there is nothing to {purpose}")
+        return self._offer
+
+    def _put(self, **changes: Any) -> None:
+        self._offer = msgspec.structs.replace(self._template("keep"), **changes)
+        self._keep(self._offer)
+
+
+def document(
+    function: Callable[..., Any], uri: str, name: str | None, pack: str, options: ResourceOptions
+) -> ResourceOffer | Template:
+    """
+    Create a resource, or a template if the URI has variables.
+
+    Raises TypeError or ValueError if the function cannot be one.
+    """
+    mime_type = options.get("mime_type")
+    check_mime_type(mime_type)
+    members = {
+        **common_members("resource", name or function.__name__, pack, options),
+        "description": description_of(function),
+        "mime_type": mime_type,
+        "ttl_s": options.get("ttl_s", 0),
+        "relevance": Relevance(
+            audience=tuple(options.get("audience", ())),
+            priority=options.get("priority"),
+            last_modified=options.get("last_modified"),
+        ),
+    }
+    template, texts = UriTemplate(uri) if "{" in uri else None, texts_of(function)
+    parameters = set(texts.schema["properties"])
+    if parameters != set(template.names if template else ()):
+        raise TypeError(f"{function.__name__}: its parameters and the variables of {uri} differ")
+    work = awaited(injected(function))
+
+    async def read_it(ctx: CallContext, read: tuple[str, Mapping[str, Any]]) -> Outcome:
+        return Outcome(contents(await work(ctx, **read[1]), read[0], mime_type))
+
+    invoke = labelled(read_it, options.get("untrusted"))
+    if template is None:
+        if not is_uri(uri):
+            raise ValueError(f"{uri} is not a URI; it begins with a scheme, as in report://")
+        size = options.get("size")
+        return ResourceOffer(
+            uri=uri, size=size, check=lambda _: (uri, {}), invoke=invoke, **members
+        )
+    if "size" in options:
+        raise ValueError(f"{uri}: what a template names has no size of its own; its entries have")
+    check = _checked(template, texts.check)
+    offer = Template(template=template, check=check, invoke=invoke, **members)
+    return msgspec.structs.replace(offer, completer=completer(offer, template.names, {}))
+
+
+def contents(value: Any, uri: str, mime_type: str | None) -> tuple[Mapping[str, Any], ...]:
+    """
+    Convert the function's return value into contents; raises ToolFailure("not_found") for None.
+
+    Strings, bytes, images, recordings, files and Contents are sent as they are, any other value as
+    JSON.
+    """
+    if value is None:
+        raise ToolFailure("not_found", NO_DOCUMENT)
+    if isinstance(value, Image | Audio):
+        value = Contents(value.data, value.mime_type)
+    elif isinstance(value, File):
+        value = Contents(value.body, value.mime_type)
+    several = value if isinstance(value, list | tuple) and value else [value]
+    if all(isinstance(item, Contents) for item in several):
+        return tuple(content.protocol_form(uri, mime_type) for content in several)
+    if isinstance(value, str | bytes):
+        return (Contents(value).protocol_form(uri, mime_type),)
+    return (Contents(to_json(value).decode()).protocol_form(uri, mime_type or "application/json"),)
+
+
+def _checked(
+    template: UriTemplate, check: Callable[[Mapping[str, str]], dict[str, Any]]
+) -> Callable[[bytes], tuple[str, dict[str, Any]]]:
+    def checked(arguments: bytes) -> tuple[str, dict[str, Any]]:
+        uri = msgspec.json.decode(arguments, type=Read).uri
+        values = template.match(uri)
+        if values is None:
+            raise ToolFailure("not_found", NO_DOCUMENT)
+        return uri, check(values)
+
+    return checked
+
+
+def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
+    work = awaited(injected(function))
+
+    async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
+        blocks: list[Mapping[str, Any]] = []
+        left_out = 0
+        for number, entry in enumerate(islice(await work(ctx), MAX_ENTRIES), 1):
+            if (uri := _readable_uri(owner, entry)) is None:
+                left_out += 1
+            else:
+                blocks.append(_resource_form(owner, entry, uri))
+            if number % ENTRIES_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+        if left_out:
+            log.debug("entries_left_out", extra={"template": owner.key, "count": left_out})
+        return Outcome(tuple(blocks))
+
+    return Lister(
+        check=lambda _: None,
+        invoke=invoke,
+        **inherited(owner),
+    )
+
+
+def _readable_uri(owner: Template, entry: ListedResource) -> str | None:
+    """Return the URI of an entry; None if it could not be read there."""
+    try:
+        uri = owner.template.expand(entry.variables)
+        owner.check(msgspec.json.encode(Read(uri)))
+    except (ValueError, ToolFailure):
+        # One invalid file name must not make the whole list fail.
+        return None
+    return uri
+
+
+def _resource_form(owner: Template, entry: ListedResource, uri: str) -> Mapping[str, Any]:
+    """Return an entry in the newest revision's form of a Resource."""
+    form = {
+        "uri": uri,
+        "name": entry.name or ", ".join(map(str, entry.variables.values())),
+        "title": entry.title,
+        "description": entry.description,
+        "mimeType": entry.mime_type or owner.mime_type,
+        "size": entry.size,
+        "icons": msgspec.to_builtins(entry.icons) or None,
+        "annotations": msgspec.to_builtins(entry.relevance) or None,
+    }
+    return {name: value for name, value in form.items() if value is not None}

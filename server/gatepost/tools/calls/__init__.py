@@ -1,0 +1,1 @@
+"""Find the offer of a call, run the call, and clean its answer."""

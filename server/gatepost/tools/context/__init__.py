@@ -1,0 +1,1 @@
+"""What a tool function is given, and what it answers."""

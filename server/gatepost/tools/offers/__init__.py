@@ -1,0 +1,1 @@
+"""Tools, resources and prompts as values, and which of them a caller reaches."""

@@ -1,0 +1,1 @@
+"""Check arguments with JSON Schemas, within bounds."""

@@ -1,0 +1,140 @@
+"""
+Bound the cost of validation with one of pydantic's core schemas.
+
+Validation is one step in C that cannot be interrupted, so all other calls wait for it. Its usual
+cost is bounded by the number of values. This module bounds the other costs that a caller can cause.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from gatepost.documents.json_shape import MAX_VALUES, levels_of, objects_in, values_bound
+from gatepost.execution.failure import ToolFailure
+
+MAX_COMPARED = 2_000_000
+"""The limit of compared pairs in the worst case, over all lists and objects; 15 ns each."""
+FEW_VALUES = 1_000
+"""A document with this many values is not checked, even if all are in one set."""
+MAX_LONG_NUMBERS = 1_000
+"""
+Numbers of more than LONG_DIGITS digits that may be divided; each takes up to 10 microseconds.
+"""
+LONG_DIGITS = 20
+_LONG = 10**LONG_DIGITS
+
+_SETS = ("set", "frozenset")
+_COLLECTIONS = ("dict", "list", "tuple", *_SETS)
+_NAMED = ("fields", "choices")
+"""The keywords that contain schemas by names that an author chose."""
+_NO_SCHEMAS = ("config", "default", "expected", "metadata", "serialization")
+_NUMERIC = re.compile(r"[-+0-9._eE]+")
+_RANDOM = frozenset({"bool", "bytes", "date", "datetime", "enum", "literal", "none", "str", "url"})
+"""Types of pydantic's schemas with few values, or with hashes keyed by a secret of the process."""
+
+
+CheckBound = Callable[[Any], None]
+"""Raises ToolFailure if a decoded document would take too long to validate."""
+
+
+def bounds_of(core_schema: Any) -> list[CheckBound]:
+    """Return what must be asked of a long document before it is validated with this schema."""
+    parts = [*objects_in(core_schema)]
+    bounds: list[tuple[bool, CheckBound]] = [
+        (any(map(_makes_table, parts)), bound_tables),
+        (any(part.get("type") == "json" for part in parts), bound_texts),
+        (any("multiple_of" in part for part in parts), bound_long_numbers),
+    ]
+    return [bound for is_needed, bound in bounds if is_needed]
+
+
+def failing_fast(core_schema: Any) -> Any:
+    """
+    Return the schema with lists and objects that are left at their first error.
+
+    pydantic otherwise builds a validation error for each of 40,000 items, with an exception for
+    each if the item's type or validator is written in Python.
+    """
+    if isinstance(core_schema, list | tuple):
+        return type(core_schema)(map(failing_fast, core_schema))
+    if not isinstance(core_schema, dict):
+        return core_schema
+    changed = {
+        key: (
+            {name: failing_fast(subschema) for name, subschema in value.items()}
+            if key in _NAMED and isinstance(value, dict)
+            else value
+            if key in _NO_SCHEMAS
+            else failing_fast(value)
+        )
+        for key, value in core_schema.items()
+    }
+    return changed | {"fail_fast": True} if changed.get("type") in _COLLECTIONS else changed
+
+
+def bound_tables(value: Any) -> None:
+    """Refuse a document whose lists and objects are too long for hash tables."""
+    compared = sum(
+        len(node) ** 2
+        for level in levels_of(value)
+        for node in level
+        if isinstance(node, dict | list)
+    )
+    if compared > MAX_COMPARED:
+        raise ToolFailure(
+            "validation",
+            "The arguments hold too long a list or object for this tool, which makes sets of what "
+            f"it is given: at most {int(MAX_COMPARED**0.5)} items are taken in one. Send less at "
+            "once.",
+        )
+
+
+def bound_texts(value: Any) -> None:
+    """Refuse a document whose texts contain too much JSON, for a tool that parses them."""
+    inner = sum(
+        values_bound(text.encode("utf-8", "replace"), within_texts=True) for text in _texts(value)
+    )
+    if inner > MAX_VALUES:
+        raise ToolFailure(
+            "validation",
+            f"The JSON in the texts of the arguments holds more than {MAX_VALUES} values. Send "
+            "less at once.",
+        )
+
+
+def bound_long_numbers(value: Any) -> None:
+    """Refuse a document with too many long numbers, for a tool that divides its arguments."""
+    long_numbers = sum(
+        len(text) > LONG_DIGITS and _NUMERIC.fullmatch(text) is not None for text in _texts(value)
+    ) + sum(
+        isinstance(node, int | float) and abs(node) >= _LONG
+        for level in levels_of(value)
+        for node in level
+    )
+    if long_numbers > MAX_LONG_NUMBERS:
+        raise ToolFailure(
+            "validation",
+            f"The arguments hold more than {MAX_LONG_NUMBERS} numbers of more than {LONG_DIGITS} "
+            "digits. Send less at once.",
+        )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    for node in chain.from_iterable(levels_of(value)):
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict):
+            yield from node
+
+
+def _makes_table(part: Mapping[str, Any]) -> bool:
+    """Return whether validation hashes values that a caller chooses."""
+    kind = part.get("type")
+    if kind == "dict" and "keys_schema" in part:
+        return not _is_random(part["keys_schema"])
+    return kind in _SETS and not _is_random(part.get("items_schema"))
+
+
+def _is_random(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type") in _RANDOM
