@@ -121,7 +121,7 @@ class Services:
         self.limits = LimitStage(shared_store if config.storage.shared else None)
         self.exporter = exporter_of(config, self.fetcher.tls)
         self.audit_writer = self._audit_writer_for(config)
-        self.watch = stores.Watch(records, shared_store, lambda: self.audit_writer.failing)
+        self.watch = stores.Watch(records, shared_store, self._cannot_record)
         self.failed_tokens = FailedTokenLimit(config.limits.failures_per_second)
         self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer.events)
         self.log = self._access_log_for(config)
@@ -134,6 +134,9 @@ class Services:
         self.upstreams = UpstreamLoader(self, self.pubsub, lambda: self.revocations.suspended)
         self._source_of = source_of or upstream_offers
         self.apply(config, toolbox)
+
+    def _cannot_record(self) -> bool:
+        return self.audit_writer.failing or self.audit_writer.store.is_failing
 
     def _access_log_for(self, config: Config) -> AccessLog:
         return AccessLog(
