@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gatepost.audit.batches import WriteAttempt
+from gatepost.audit.batches import RingLinker, WriteAttempt
 from gatepost.audit.checkpoints import public_keys
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
@@ -50,6 +50,7 @@ class PageCost:
 async def fill(folder: Path, tenant: str, count: int) -> None:
     """Add so many records of the last week to a tenant's chain."""
     records = await open_records(f"sqlite:///{folder / 'gatepost.db'}")
+    audit_store = records.open_audit(None)  # written into the tables at once
     keyring = KeyRing.load(f"file:{folder / 'keyring.json'}")
     begin, step = (time.time() - SPAN_S) * 1000, SPAN_S * 1000 / count
 
@@ -75,7 +76,7 @@ async def fill(folder: Path, tenant: str, count: int) -> None:
             )
             for number in range(first, min(first + BATCH, count))
         ]
-        await records.audit.write({(tenant, 1): new_records}, link)
+        await audit_store.write({(tenant, 1): new_records}, link)
     await records.aclose()
 
 
@@ -83,13 +84,14 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
     """Measure what reads the records of a tenant, which has about *count* of them."""
     records = await open_records(f"sqlite:///{database}")
     keyring = KeyRing.load(f"file:{database.parent / 'keyring.json'}")
-    trail, hour = records.for_tenant(tenant).trail, 3600
+    audit_store, hour = records.open_audit(RingLinker(keyring)), 3600
+    tenant_log = audit_store.tenant_log(tenant)
     now = int(time.time() // hour) * hour
     page_calls: dict[str, Callable[[], Awaitable[object]]] = {
-        "audit, newest": lambda: search_back(records, tenant, AuditQuery()),
-        "audit, one tool": lambda: search_back(records, tenant, AuditQuery(tool="tool-3")),
-        "usage, a day": lambda: trail.count((now - 23 * hour) * 1000, hour * 1000),
-        "usage, a week": lambda: trail.count((now - 7 * 24 * hour) * 1000, 6 * hour * 1000),
+        "audit, newest": lambda: search_back(audit_store, tenant, AuditQuery()),
+        "audit, one tool": lambda: search_back(audit_store, tenant, AuditQuery(tool="tool-3")),
+        "usage, a day": lambda: tenant_log.count((now - 23 * hour) * 1000, hour * 1000),
+        "usage, a week": lambda: tenant_log.count((now - 7 * 24 * hour) * 1000, 6 * hour * 1000),
     }
     costs = [
         PageCost(name, count, await _measured(page, TIMES), limited=True)
@@ -100,7 +102,7 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
         PageCost(
             "audit, a tool without records",
             count,
-            await _measured(lambda: search_back(records, tenant, absent), TIMES),
+            await _measured(lambda: search_back(audit_store, tenant, absent), TIMES),
             limited=True,
         )
     )
@@ -109,7 +111,7 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
         PageCost(
             "audit verify",
             count,
-            await _measured(lambda: verify(records, tenant, keys, keyring), 1),
+            await _measured(lambda: verify(audit_store, tenant, keys, keyring), 1),
             limited=False,
         )
     )

@@ -67,7 +67,7 @@ class ListenCost:
     bytes_per_stream: float = float("nan")
     open_s: float = float("nan")
     idle_cpu: float = float("nan")
-    """Cores used while nothing happens but signs of life."""
+    """Cores used while nothing happens but keep-alive messages."""
     signs_of_life: int = 0
     reached_first_s: float = float("nan")
     reached_all_s: float = float("nan")

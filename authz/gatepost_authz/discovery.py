@@ -115,8 +115,8 @@ class Discovery:
         cached = self._metadata.get((issuer, False))
         return None if cached is None else cached[0]
 
-    def distrust(self, issuer: str) -> None:
-        """Discard cached metadata that did not work."""
+    def invalidate(self, issuer: str) -> None:
+        """Have the metadata of an issuer fetched again, because it did not work."""
         for key in {(issuer, False), (issuer, True)} & self._metadata.keys():
             self._metadata[key] = (self._metadata[key][0], -inf)
 

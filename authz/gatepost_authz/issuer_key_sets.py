@@ -66,7 +66,7 @@ class KeyLocation:
                 document.data, allowed=self.trusted.algorithms, issuer=issuer, skipped=self._skipped
             )
         except (FetchError, UnusableKeySet) as error:
-            self._discovery.distrust(issuer)
+            self._discovery.invalidate(issuer)
             raise error if isinstance(error, FetchError) else FetchError("key_set") from error
         if not keys:
             raise FetchError("no_usable_key")

@@ -4,7 +4,15 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from ipaddress import ip_address
 from itertools import zip_longest
 
@@ -283,17 +291,26 @@ class ResponseBody(httpx2.AsyncByteStream):
             await close()
 
 
-CORE_ERRORS = (
-    httpcore2.TimeoutException,
-    httpcore2.NetworkError,
-    httpcore2.ProtocolError,
-    httpcore2.ProxyError,
-    httpcore2.UnsupportedProtocol,
-)
+TRANSLATED_ERRORS: Mapping[type[Exception], type[httpx2.TransportError]] = {
+    httpcore2.TimeoutException: httpx2.TimeoutException,
+    httpcore2.ConnectTimeout: httpx2.ConnectTimeout,
+    httpcore2.ReadTimeout: httpx2.ReadTimeout,
+    httpcore2.WriteTimeout: httpx2.WriteTimeout,
+    httpcore2.PoolTimeout: httpx2.PoolTimeout,
+    httpcore2.NetworkError: httpx2.NetworkError,
+    httpcore2.ConnectError: httpx2.ConnectError,
+    httpcore2.ReadError: httpx2.ReadError,
+    httpcore2.WriteError: httpx2.WriteError,
+    httpcore2.ProtocolError: httpx2.ProtocolError,
+    httpcore2.LocalProtocolError: httpx2.LocalProtocolError,
+    httpcore2.RemoteProtocolError: httpx2.RemoteProtocolError,
+    httpcore2.ProxyError: httpx2.ProxyError,
+    httpcore2.UnsupportedProtocol: httpx2.UnsupportedProtocol,
+}
+CORE_ERRORS = tuple(TRANSLATED_ERRORS)
 
 
 def translated(error: Exception) -> httpx2.TransportError:
     """Return the httpx2 error for an httpcore2 error."""
-    kind = getattr(httpx2, type(error).__name__, httpx2.TransportError)
-    raised: httpx2.TransportError = kind(str(error))
-    return raised
+    kinds = (TRANSLATED_ERRORS.get(kind) for kind in type(error).__mro__)
+    return next(kind for kind in kinds if kind is not None)(str(error))

@@ -21,7 +21,7 @@ from gatepost.audit.verify import VerificationResult, verify
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditRow, ChainHead, Checkpoint, Segment
+from gatepost.storage.audit import AuditRow, AuditStore, ChainHead, Checkpoint, Segment
 from gatepost.storage.audit_segments import compacted
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
@@ -51,26 +51,38 @@ class AuditLog:
 
     def __init__(self, records: Records, keyring: KeyRing | None = None) -> None:
         self.records, self.keyring = records, keyring or KeyRing.ephemeral()
-        self.now = NOW
+        self.now, self._writers = NOW, list[AuditWriter]()
         self.writer = self.process()
-        self.erasure = DetailErasure(records, self.keyring, clock=lambda: self.now)
+        self.erasure = DetailErasure(self.store, self.keyring, clock=lambda: self.now)
+
+    @property
+    def store(self) -> AuditStore:
+        """Return the audit store of the writer."""
+        return self.writer.store
 
     def process(self, **settings: Any) -> AuditWriter:
         """Return the writer of another process with the same key ring."""
         chosen = AuditSettings(batch_ms=0, **settings)
         clock = lambda: self.now  # noqa: E731
-        return AuditWriter(self.records, self.keyring, Redaction(), chosen, clock=clock)
+        writer = AuditWriter(self.records, self.keyring, Redaction(), chosen, clock=clock)
+        self._writers.append(writer)
+        return writer
+
+    async def aclose(self) -> None:
+        """Close the writers of all processes."""
+        for writer in self._writers:
+            await writer.aclose()
 
     async def note(self, count: int, tenant: str = "acme", subject: str = "alice") -> None:
         """Add *count* records of one person, each in the tables before the next."""
         for _ in range(count):
             await self.note_unmerged(tenant, subject)
-            await self.records.audit.link_pending()
+            await self.store.link_pending()
 
     async def note_together(self, *subjects: str) -> None:
         """Add a record of acme for each subject, in one commit."""
         await asyncio.gather(*(self.note_unmerged("acme", subject) for subject in subjects))
-        await self.records.audit.link_pending()
+        await self.store.link_pending()
 
     async def note_unmerged(self, tenant: str = "acme", subject: str = "alice") -> None:
         """Add a record that is durable, and maybe only in a write-ahead log."""
@@ -87,13 +99,13 @@ class AuditLog:
 
     async def sign(self, tenant: str = "acme") -> Checkpoint:
         """Sign a checkpoint of the current records, and return the newest."""
-        signer = CheckpointSigner(self.records, self.keyring, clock=lambda: self.now)
+        signer = CheckpointSigner(self.store, self.keyring, clock=lambda: self.now)
         await signer.sign_tenant(tenant)
-        return (await self.records.for_tenant(tenant).trail.checkpoints())[-1]
+        return (await self.store.tenant_log(tenant).checkpoints())[-1]
 
     async def prune(self, before: float, tenant: str = "acme") -> int:
         """Remove records from before a time; return the last removed one."""
-        return await prune(self.records, self.keyring, tenant, before, lambda: self.now)
+        return await prune(self.store, self.keyring, tenant, before, lambda: self.now)
 
     async def fill(self) -> Checkpoint:
         """Add twelve records of acme and eight of globex; return acme's checkpoint at 10."""
@@ -117,7 +129,7 @@ class AuditLog:
     async def verify(self, tenant: str = "acme", *kept: Checkpoint) -> VerificationResult:
         """Return what an operator reads, who has the ring."""
         keys = public_keys(self.keyring)
-        return await verify(self.records, tenant, keys, self.keyring, kept)
+        return await verify(self.store, tenant, keys, self.keyring, kept)
 
 
 @asynccontextmanager
@@ -127,7 +139,7 @@ async def audit_log(url: str, keyring: KeyRing | None = None) -> AsyncIterator[A
     try:
         one = AuditLog(records, keyring)
         yield one
-        await one.writer.aclose()
+        await one.aclose()
     finally:
         await records.aclose()
 
@@ -279,10 +291,10 @@ def side_with(row: AuditRow, *names: str) -> str:
 
 async def stolen_data(one: AuditLog, url: str) -> StolenData:
     """Return the stored data of acme."""
-    trail = one.records.for_tenant("acme").trail
-    others = await one.records.for_tenant("globex").trail.chain(1).rows(0, 99)
-    rows, there = await trail.chain(1).rows(0, 99), await trail.chain(1).segments(0, 99)
-    return StolenData(url, rows, there, await trail.checkpoints(), await trail.heads(), others)
+    acme = one.store.tenant_log("acme")
+    others = await one.store.tenant_log("globex").chain(1).rows(0, 99)
+    rows, there = await acme.chain(1).rows(0, 99), await acme.chain(1).segments(0, 99)
+    return StolenData(url, rows, there, await acme.checkpoints(), await acme.heads(), others)
 
 
 def delete_all() -> list[str]:

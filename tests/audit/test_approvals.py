@@ -25,7 +25,7 @@ async def test_the_record_of_a_call_names_its_approval_request(key: str | None) 
     await replica.service.approve(ACME, request.id, BOB)
     await replica.call(what="a", key=key)
     await writer.aclose()
-    records = await search(deployment.records, ACME, AuditQuery())
+    records = await search(writer.store, ACME, AuditQuery())
 
     assert [(record.kind, record.outcome, record.approval) for record in reversed(records)] == [
         ("call", "approval_pending", request.id),

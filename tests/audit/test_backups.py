@@ -35,7 +35,7 @@ async def test_a_backup_contains_records_of_the_write_ahead_log(
             await log.note_unmerged()
         result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
     async with audit_log(f"sqlite:///{copy}", ring) as copied:
-        rows = await copied.records.for_tenant("acme").trail.chain(1).rows(0, 99)
+        rows = await copied.store.tenant_log("acme").chain(1).rows(0, 99)
         seen = await copied.verify()
 
     assert result.exit_code == 0, result.output

@@ -32,8 +32,9 @@ class SlowWriter:
         self.gate.set()
         self.begun = asyncio.Event()
         """Whether it has begun to write."""
-        self._write = records.audit.write
-        records.audit.write = self.write  # type: ignore[method-assign]  # it stands before it
+        audit_store = records.open_audit(None)
+        self._write = audit_store.write
+        audit_store.write = self.write  # type: ignore[method-assign]  # it stands before it
         self.writer = AuditWriter(
             records,
             KeyRing.ephemeral(),

@@ -31,8 +31,8 @@ class AuditedServer:
 
         async def work() -> list[AuditRecord]:
             records = await open_records(self.url)
-            records.audit.attach(RingLinker(KeyRing.ephemeral()))  # the server may not have merged
-            rows = await records.for_tenant(tenant).trail.chain(1).rows(0, 1000)
+            audit_store = records.open_audit(RingLinker(KeyRing.ephemeral()))
+            rows = await audit_store.tenant_log(tenant).chain(1).rows(0, 1000)
             await records.aclose()
             return [read(row) for row in rows]
 

@@ -14,9 +14,8 @@ from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
 from gatepost.audit.retention import Retention
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost.storage.audit import NewAuditRecord
+from gatepost.storage.audit import AuditStore, NewAuditRecord
 from gatepost.storage.backends import open_records
-from gatepost.storage.records import Records
 from tests.audit.conftest import NOW, AuditLog
 from tests.support.measuring import capture_logs
 
@@ -27,12 +26,12 @@ def new_records(tenant: str) -> list[NewAuditRecord]:
     return [new_record(RecordBody(at=int(NOW), kind="call", tenant=tenant, outcome="success"), {})]
 
 
-async def add_uncovered_records(records: Records, keyring: KeyRing, tenants: int) -> None:
+async def add_uncovered_records(audit_store: AuditStore, keyring: KeyRing, tenants: int) -> None:
     """Give so many tenants a record that no checkpoint covers."""
     names = [f"t{number:05}" for number in range(tenants)]
     for begin in range(0, tenants, 500):
         batch = {(name, 1): new_records(name) for name in names[begin : begin + 500]}
-        await records.audit.write(batch, WriteAttempt(keyring).link)
+        await audit_store.write(batch, WriteAttempt(keyring).link)
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ async def audit_log(url: str, keyring: KeyRing) -> AsyncIterator[AuditLog]:
     records = await open_records(url)
     log = AuditLog(records, keyring)
     yield log
-    await log.writer.aclose()
+    await log.aclose()
     await records.aclose()
 
 
@@ -70,7 +69,7 @@ async def test_records_are_written_while_all_tenants_are_signed(
     audit_log: AuditLog, url: str, tenants: int
 ) -> None:
     """Most of the time goes to records: many are written for each checkpoint."""
-    await add_uncovered_records(audit_log.records, audit_log.keyring, tenants)
+    await add_uncovered_records(audit_log.store, audit_log.keyring, tenants)
     retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     with capture_logs() as logs:
         signing = asyncio.create_task(retention.signer.sign())
@@ -93,8 +92,8 @@ async def test_a_checkpoint_covers_records_written_after_the_chain_was_read(
     audit_log: AuditLog,
 ) -> None:
     """A chain may grow between reading its head and signing the checkpoint."""
-    await add_uncovered_records(audit_log.records, audit_log.keyring, 3)
-    store = audit_log.records.audit
+    await add_uncovered_records(audit_log.store, audit_log.keyring, 3)
+    store = audit_log.store
     retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     seen = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
     await audit_log.note(2, "t00001")
@@ -103,7 +102,7 @@ async def test_a_checkpoint_covers_records_written_after_the_chain_was_read(
 
     assert [*seen] == ["t00000", "t00001", "t00002"]
     assert heads == {}
-    checkpoints = await audit_log.records.for_tenant("t00001").trail.checkpoints()
+    checkpoints = await audit_log.store.tenant_log("t00001").checkpoints()
     assert [checkpoint.number for checkpoint in checkpoints] == [3]
     assert not (await audit_log.verify("t00001")).problem
 
@@ -115,7 +114,7 @@ async def test_a_stop_signs_for_a_limited_time_and_the_next_start_signs_the_rest
     monkeypatch.setattr(module, "CHECK_S", 0.01)
     monkeypatch.setattr(module, "CLOSING_S", 0.0)
     tenants = 3 * AT_ONCE
-    await add_uncovered_records(audit_log.records, audit_log.keyring, tenants)
+    await add_uncovered_records(audit_log.store, audit_log.keyring, tenants)
     with capture_logs() as logs:
         async with Retention(audit_log.records, audit_log.keyring, audit_log.writer).running():
             await audit_log.note(1)

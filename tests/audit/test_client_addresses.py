@@ -254,7 +254,7 @@ async def test_a_call_over_stdio_is_recorded_without_an_address() -> None:
         answer = await asyncio.wait_for(answered.get(), 30)
     await stdio.stop()
     await audit_log.writer.aclose()
-    (record,) = await search(client.records, client.caller.tenant_id, AuditQuery())
+    (record,) = await search(audit_log.store, client.caller.tenant_id, AuditQuery())
 
     assert b'"result"' in answer
     assert record.caller is not None

@@ -16,8 +16,8 @@ from tests.audit.conftest import ISSUER, AuditLog, audit_log, person, stolen_dat
 
 async def stored_text(log: AuditLog, tenant: str = "acme") -> str:
     """Return all that the database holds of a tenant, as text."""
-    trail = log.records.for_tenant(tenant).trail
-    return repr(await trail.chain(1).rows(0, 1000)) + repr(await trail.checkpoints())
+    tenant_log = log.store.tenant_log(tenant)
+    return repr(await tenant_log.chain(1).rows(0, 1000)) + repr(await tenant_log.checkpoints())
 
 
 @pytest.mark.requirement("AU4")
@@ -56,8 +56,8 @@ async def test_the_address_of_a_person_is_erased_with_them(url: str) -> None:
             await log.writer.events.note(
                 "acme", "signin", outcome="in", caller=person(who), peer=peer
             )
-        trail = log.records.for_tenant("acme").trail
-        bodies = [row.body for row in await trail.chain(1).rows(0, 10)]
+        tenant_log = log.store.tenant_log("acme")
+        bodies = [row.body for row in await tenant_log.chain(1).rows(0, 10)]
         kept_rows, whole = await stored_text(log), await log.verify()
         await log.erasure.erase_subject("acme", ISSUER, "carol")
         remaining, seen = await stored_text(log), await log.verify()
@@ -113,10 +113,10 @@ async def test_the_chain_verifies_after_a_tenant_is_erased(url: str) -> None:
     async with audit_log(url) as log:
         await log.fill()
         await log.writer.events.note("acme", "token", outcome="expired")
-        trail = log.records.for_tenant("acme").trail
-        counts = [await trail.count(0, 3_600_000)]
+        tenant_log = log.store.tenant_log("acme")
+        counts = [await tenant_log.count(0, 3_600_000)]
         await log.erasure.erase_tenant("acme")
-        counts.append(await trail.count(0, 3_600_000))
+        counts.append(await tenant_log.count(0, 3_600_000))
         remaining, seen = await stored_text(log), await log.verify()
 
     assert [len(count) for count in counts] == [1, 0]
@@ -132,9 +132,7 @@ async def test_a_tampered_person_detail_does_not_prevent_an_erasure(url: str) ->
         side = json.loads(at.rows[6].side or "")
         side["caller"][1] = '{"subject":"carol"}'
         await tamper(url, *at.change_record_7(side=json.dumps(side)))
-        [record] = [
-            row for row in await search(log.records, "acme", AuditQuery()) if row.number == 7
-        ]
+        [record] = [row for row in await search(log.store, "acme", AuditQuery()) if row.number == 7]
         gone = await log.erasure.erase_subject("acme", ISSUER, "erin")
         seen = await log.verify()
 
@@ -168,7 +166,7 @@ async def test_records_after_their_retention_are_removed_and_the_rest_verifies(u
         more = await log.prune(log.now + 1)
         await log.note(1)
         later = await log.verify()
-        rows = await log.records.for_tenant("acme").trail.chain(1).rows(0, 1000)
+        rows = await log.store.tenant_log("acme").chain(1).rows(0, 1000)
 
     assert (through, nothing, more) == (5, 0, 10)
     assert (seen.bad_number, seen.records, seen.chains[0].last) == (None, 8, 13)
@@ -198,7 +196,7 @@ async def test_records_are_removed_after_the_configured_retention_days(
             await retention.signer.sign()
             log.now += 4 * 86_400
             await retention.prune()
-            remaining.append(len(await log.records.for_tenant("acme").trail.chain(1).rows(0, 99)))
+            remaining.append(len(await log.store.tenant_log("acme").chain(1).rows(0, 99)))
         seen = await log.verify()
 
     assert remaining == [4, 1]
@@ -219,7 +217,7 @@ async def test_chains_verify_after_key_rotations(url: str, tmp_path: Path) -> No
             retention = Retention(log.records, ring, log.writer, clock=lambda: log.now)
             await retention.signer.sign()
         assert ring.find(first) is None
-        signed = await log.records.for_tenant("acme").trail.checkpoints()
+        signed = await log.store.tenant_log("acme").checkpoints()
         await log.note(1)
         seen = await log.verify()
 
@@ -249,11 +247,11 @@ async def test_a_search_does_not_find_erased_data(url: str) -> None:
     """The search uses the text and the subject."""
     async with audit_log(url) as log:
         await log.note(1, subject="carol")
-        before = await search(log.records, "acme", AuditQuery(text="CAROL"))
+        before = await search(log.store, "acme", AuditQuery(text="CAROL"))
         await log.erasure.erase_subject("acme", ISSUER, "carol")
-        by_text = await search(log.records, "acme", AuditQuery(text="carol"))
-        by_subject = await search(log.records, "acme", AuditQuery(subject="carol"))
-        (row,) = await search(log.records, "acme", AuditQuery(kind="approval"))
+        by_text = await search(log.store, "acme", AuditQuery(text="carol"))
+        by_subject = await search(log.store, "acme", AuditQuery(subject="carol"))
+        (row,) = await search(log.store, "acme", AuditQuery(kind="approval"))
 
     assert (len(before), by_text, by_subject) == (1, [], [])
     assert row.erased

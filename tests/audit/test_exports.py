@@ -36,7 +36,7 @@ async def recorded_sign_in(peer: str, **settings: bool) -> AuditRecord:
     writer = log.process(**settings)
     await writer.events.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)
     await writer.aclose()
-    (record,) = await search(log.records, "acme", AuditQuery())
+    (record,) = await search(log.store, "acme", AuditQuery())
     return record
 
 
@@ -100,8 +100,8 @@ async def test_a_chain_with_and_without_addresses_verifies(url: str) -> None:
             )
         await log.sign()
         seen = await log.verify()
-        lines = [line async for line in exported(log.records, "acme")]
-        records = await search(log.records, "acme", AuditQuery(text="2001:DB8::7"))
+        lines = [line async for line in exported(log.store, "acme")]
+        records = await search(log.store, "acme", AuditQuery(text="2001:DB8::7"))
 
     assert (seen.bad_number, seen.records) == (None, 4)
     assert [record.number for record in records] == [4]
@@ -125,8 +125,8 @@ async def test_bidirectional_and_control_characters_are_escaped_in_exports(url: 
             )
         await log.sign()
         seen = await log.verify()
-        lines = [line async for line in exported(log.records, "acme")]
-        records = await search(log.records, "acme", AuditQuery())
+        lines = [line async for line in exported(log.store, "acme")]
+        records = await search(log.store, "acme", AuditQuery())
     texts = [line.decode() for line in lines]
     texts += [as_cef("acme", record, "1") for record in records]
     texts.append(as_otlp("acme", records, "1").decode())

@@ -27,7 +27,7 @@ async def test_new_records_continue_after_the_last_record_if_the_head_is_older(
             await log.note(2)
             await log.note_together("alice", "bob")
         seen = await log.verify()
-        rows = await log.records.for_tenant("acme").trail.chain(1).rows(0, 99)
+        rows = await log.store.tenant_log("acme").chain(1).rows(0, 99)
         await log.erasure.erase_tenant("acme")
 
     assert [row.number for row in rows] == [*range(1, 18)]
@@ -45,7 +45,7 @@ async def test_an_erasure_is_recorded_if_the_head_is_older_than_the_chain(url: s
         await tamper(url, at.set_head(number=4, hash=at.rows[3].hash))
         with capture_logs() as logs:
             await log.erasure.erase_tenant("acme")
-        rows = await log.records.for_tenant("acme").trail.chain(1).rows(12, 99)
+        rows = await log.store.tenant_log("acme").chain(1).rows(12, 99)
 
     assert [row.kind for row in rows] == ["break", "erasure"]
     assert [event["event"] for event in logs] == ["audit_chain_broken"]
@@ -57,9 +57,9 @@ async def test_an_outdated_head_in_memory_is_not_recorded_as_a_break(
     """The answer to an old write may arrive after later writes."""
     async with audit_log(migrated_postgres) as log:
         await log.note(1)
-        old = dict(vars(log.records.audit)["_heads"])
+        old = dict(vars(log.store)["_heads"])
         await log.note(1)
-        vars(log.records.audit)["_heads"].update(old)
+        vars(log.store)["_heads"].update(old)
         with capture_logs() as logs:
             await log.note(1)
         seen = await log.verify()

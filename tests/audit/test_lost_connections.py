@@ -68,10 +68,10 @@ class PostgresServer:
     async def _recorded(self) -> list[str]:
         records = await open_records(self.url)
         keyring = KeyRing.load(f"file:{self.ring}")
-        records.audit.attach(RingLinker(keyring))
-        verdict = await verify(records, "acme", public_keys(keyring), keyring, ())
-        trail = records.for_tenant("acme").trail
-        chains = [trail.chain(writer) for writer in await trail.writers()]
+        audit_store = records.open_audit(RingLinker(keyring))
+        verdict = await verify(audit_store, "acme", public_keys(keyring), keyring, ())
+        tenant_log = audit_store.tenant_log("acme")
+        chains = [tenant_log.chain(writer) for writer in await tenant_log.writers()]
         rows = [row for chain in chains for row in await chain.rows(0, 100_000)]
         await records.aclose()
         assert not verdict.problem, verdict

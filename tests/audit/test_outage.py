@@ -1,11 +1,12 @@
 """What happens while nothing can be put on record, and what is on record afterwards."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 
 import pytest
 
+from gatepost import background
 from gatepost.audit import batches as batches_module
 from gatepost.audit import writer as writer_module
 from gatepost.audit.batches import Listener
@@ -14,7 +15,16 @@ from gatepost.audit.record import search
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditQuery, ChainHead, Link, Linker, RecordsByChain
+from gatepost.storage.audit import (
+    AuditQuery,
+    AuditStore,
+    ChainHead,
+    Checkpoint,
+    Link,
+    RecordsByChain,
+    Sign,
+    TenantAuditLog,
+)
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.tools.calls.redaction import Redaction
@@ -36,8 +46,8 @@ def call_context(call: Call) -> CallContext:
 class FailingStore:
     """An audit store whose database can be away, or lose its acknowledgement."""
 
-    def __init__(self, records: MemoryRecords) -> None:
-        self._store = records.audit
+    def __init__(self, store: AuditStore) -> None:
+        self._store = store
         self.away = False
         self.silent = False
         self.breaks = False
@@ -47,8 +57,8 @@ class FailingStore:
 
     is_failing = False
 
-    def attach(self, linker: Linker) -> None:
-        self._store.attach(linker)
+    def tenant_log(self, tenant: str) -> TenantAuditLog:
+        return self._store.tenant_log(tenant)
 
     async def link_pending(self) -> None:
         await self._store.link_pending()
@@ -67,6 +77,9 @@ class FailingStore:
             self.silent = False
             raise StoreUnavailable("lost")
 
+    async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
+        return await self._store.sign(tenants, sign)
+
     async def heads(
         self, after: str, limit: int, *, unsigned: str | None = None
     ) -> dict[str, list[ChainHead]]:
@@ -81,7 +94,8 @@ class AuditedRunner:
 
     def __init__(self, listener: Listener | None = None, **settings: Any) -> None:
         self.records = MemoryRecords()
-        self.store = self.records.audit = FailingStore(self.records)  # type: ignore[assignment]  # it stands in
+        self.store = FailingStore(self.records.open_audit(None))
+        self.records.open_audit = lambda _: self.store  # type: ignore[assignment,method-assign,return-value]  # it stands in
         chosen = AuditSettings(batch_ms=0, **settings)
         self.writer = AuditWriter(
             self.records, KeyRing.ephemeral(), Redaction(), chosen, listener=listener
@@ -98,7 +112,7 @@ class AuditedRunner:
 
     async def recorded_kinds(self) -> list[tuple[str, str]]:
         """Return kind and request of all records, the oldest first."""
-        records = await search(self.records, "acme", AuditQuery(limit=100))
+        records = await search(self.store, "acme", AuditQuery(limit=100))
         return [(record.kind, record.request_id) for record in reversed(records)]
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -186,7 +200,7 @@ async def test_a_gap_record_counts_the_records_lost_in_an_outage(
     audited.store.away = False
     await audited.until(lambda: audited.writer.written >= 3)
     await audited.writer.aclose()
-    records = await search(audited.records, "acme", AuditQuery(limit=100))
+    records = await search(audited.store, "acme", AuditQuery(limit=100))
     lost = sum(int(record.details["records"]) for record in records if record.kind == "gap")
 
     assert lost + sum(record.kind == "call" for record in records) == 4
@@ -203,8 +217,11 @@ async def test_a_commit_whose_reply_was_lost_is_not_repeated(audited: AuditedRun
     assert await audited.recorded_kinds() == [("call", "once"), ("call", "twice")]
 
 
-async def test_a_batch_is_retried_after_an_unexpected_error(audited: AuditedRunner) -> None:
+async def test_a_batch_is_retried_after_an_unexpected_error(
+    audited: AuditedRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The retry needs no call, and the next call is served."""
+    monkeypatch.setattr(background, "PAUSE_S", 0.01)
     audited.store.breaks = True
     outcome = await audited.call("first")
     await audited.until(lambda: audited.writer.written)
@@ -272,7 +289,7 @@ async def test_a_cancelled_call_is_recorded_and_delays_no_other_caller(
     outcome = await staying
     await asyncio.wait([leaving, waiting], timeout=SOON_S)
     await audited.writer.aclose()
-    records = await search(audited.records, "acme", AuditQuery(limit=100))
+    records = await search(audited.store, "acme", AuditQuery(limit=100))
 
     assert outcome.failure is None
     assert {(record.request_id, record.outcome) for record in records} == {
@@ -301,7 +318,7 @@ async def test_a_flood_of_refusals_makes_few_records(audited: AuditedRunner) -> 
     ]
     await asyncio.gather(*(audited.runner.run(call) for call in calls))
     await audited.writer.aclose()
-    records = await search(audited.records, "acme", AuditQuery(limit=100))
+    records = await search(audited.store, "acme", AuditQuery(limit=100))
 
     assert [(record.kind, record.outcome) for record in records] == [
         ("refusal", "rate_limit")

@@ -42,7 +42,7 @@ async def refuse(log: AuditLog, call: Call, ending: BaseException | Failure, tim
 async def records_of(log: AuditLog) -> list[AuditRecord]:
     """Return all records, once the writer has written all that it counts."""
     await log.writer.aclose()
-    return list(await search(log.records, "acme", AuditQuery(limit=1000)))
+    return list(await search(log.store, "acme", AuditQuery(limit=1000)))
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ async def test_repeated_refusals_are_counted_in_one_record(
     """The first refusals have records; another record has the number of further ones."""
     async with audit_log(url) as log:
         await refuse(log, a_call(), ending, CALLS)
-        counts = await log.records.for_tenant("acme").trail.count(0, 86_400_000)
+        counts = await log.store.tenant_log("acme").count(0, 86_400_000)
         records = await records_of(log)
-        all_counts = await log.records.for_tenant("acme").trail.count(0, 86_400_000)
+        all_counts = await log.store.tenant_log("acme").count(0, 86_400_000)
         assert (await log.verify()).bad_number is None
 
     together = [record for record in records if record.times > 1]
@@ -159,7 +159,7 @@ def server(
 
 async def rows(url: str) -> list[AuditRecord]:
     records = await open_records(url)
-    rows = await records.for_tenant("acme").trail.chain(1).rows(0, 1000)
+    rows = await records.open_audit(None).tenant_log("acme").chain(1).rows(0, 1000)
     await records.aclose()
     return [read(row) for row in rows]
 

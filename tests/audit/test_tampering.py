@@ -331,8 +331,7 @@ async def test_unproven_records_are_not_signed(url: str) -> None:
             await log.sign()
 
         assert [
-            checkpoint.number
-            for checkpoint in await log.records.for_tenant("acme").trail.checkpoints()
+            checkpoint.number for checkpoint in await log.store.tenant_log("acme").checkpoints()
         ] == [
             5,
             10,
@@ -360,15 +359,15 @@ async def test_an_unreadable_record_is_an_error(url: str, records: str) -> None:
         await log.fill()
         at = await stolen_data(log, url)
         await tamper(url, at.set(6, records=records))
-        trail = log.records.for_tenant("acme").trail
+        tenant_log = log.store.tenant_log("acme")
         for work in (
-            lambda: trail.chain(1).rows(5, 1),
-            lambda: trail.find(AuditQuery(kind="approval")),
+            lambda: tenant_log.chain(1).rows(5, 1),
+            lambda: tenant_log.find(AuditQuery(kind="approval")),
             lambda: log.erasure.erase_subject("acme", ISSUER, "alice"),
         ):
             with pytest.raises(Damaged, match="from 6 on: `gatepost audit verify`"):
                 await work()
-        readable = await trail.chain(1).rows(8, 9)
+        readable = await tenant_log.chain(1).rows(8, 9)
 
     assert readable == at.rows[8:]
 
@@ -381,7 +380,7 @@ async def test_a_changed_number_of_counted_refusals_is_found(url: str) -> None:
         call = Call(caller=person("alice"), name="deploy", arguments=b"{}", request_id="r")
         commits = [log.writer.record_end(call, 0.0, [], refused) for _ in range(RECORDED_PER_KIND)]
         await asyncio.gather(*commits)
-        counts = await log.records.for_tenant("acme").trail.count(0, 86_400_000)
+        counts = await log.store.tenant_log("acme").count(0, 86_400_000)
         before = await stolen_data(log, url)
         whole = before.segments[-1].counts
         fewer = (

@@ -50,7 +50,7 @@ async def test_retention_continues_after_a_writer_has_stopped(log: AuditLog) -> 
     log.now += 10
     again = await log.prune(later)
     seen = await log.verify()
-    records = await log.records.for_tenant("acme").trail.find(AuditQuery())
+    records = await log.store.tenant_log("acme").find(AuditQuery())
 
     assert (removed, again, seen.bad_number) == (6, 10, None)
     assert {row.kind for row in records} == {"retention"}
@@ -70,7 +70,7 @@ async def test_a_growing_chain_does_not_hide_that_another_chain_is_shorter(
     await add_records(log, 1, growth)
     with capture_logs() as logs:
         await Retention(log.records, log.keyring, log.writer).signer.sign()
-    signed = await log.records.for_tenant("acme").trail.checkpoints()
+    signed = await log.store.tenant_log("acme").checkpoints()
     seen = await log.verify()
 
     assert [event["event"] for event in logs] == ["audit_checkpoint_refused"] * (growth > 3)
@@ -118,8 +118,8 @@ async def test_values_of_a_wrong_type_are_found_and_do_not_stop_other_tenants(
         await retention.signer.sign()
         log.now += 2 * DAY_S
         await retention.prune()
-    records = await log.records.for_tenant("globex").trail.find(AuditQuery())
-    signed = await log.records.for_tenant("globex").trail.checkpoints()
+    records = await log.store.tenant_log("globex").find(AuditQuery())
+    signed = await log.store.tenant_log("globex").checkpoints()
 
     assert [row.kind for row in records] == ["retention"]
     assert len(signed) == 1
@@ -159,7 +159,7 @@ async def test_replicas_can_remove_old_records_at_the_same_time(log: AuditLog) -
     await log.sign()
     removed = await asyncio.gather(*(log.prune(log.now + 1) for _ in range(4)))
     seen = await log.verify()
-    records = await log.records.for_tenant("acme").trail.find(AuditQuery())
+    records = await log.store.tenant_log("acme").find(AuditQuery())
 
     assert (max(removed), seen.bad_number) == (8, None)
     assert [row.kind for row in records] == ["retention"] * 2  # one of each writer
@@ -168,15 +168,15 @@ async def test_replicas_can_remove_old_records_at_the_same_time(log: AuditLog) -
 @pytest.mark.requirement("AU5")
 async def test_a_replica_with_an_outdated_checkpoint_removes_nothing(log: AuditLog) -> None:
     """Another replica has removed that checkpoint and more in the meantime."""
-    first = (await log.records.for_tenant("acme").trail.checkpoints())[-1]
+    first = (await log.store.tenant_log("acme").checkpoints())[-1]
     await add_records(log, 1, 2)
     await log.sign()
     await log.prune(log.now + 1)
-    trail = log.records.for_tenant("acme").trail
-    before = await trail.find(AuditQuery())
+    acme = log.store.tenant_log("acme")
+    before = await acme.find(AuditQuery())
 
-    assert not await trail.prune({CHECKPOINTS: first.number}, {CHECKPOINTS: []}, refuse_linking)
-    assert await trail.find(AuditQuery()) == before
+    assert not await acme.prune({CHECKPOINTS: first.number}, {CHECKPOINTS: []}, refuse_linking)
+    assert await acme.find(AuditQuery()) == before
 
 
 def refuse_linking(*_: object) -> Any:
@@ -208,7 +208,7 @@ async def test_damage_in_one_tenant_does_not_stop_other_tenants(
         await retention.signer.sign()
         log.now += 2 * DAY_S
         await retention.prune()
-    others = [log.records.for_tenant(tenant).trail for tenant in ("globex", "zeta")]
+    others = [log.store.tenant_log(tenant) for tenant in ("globex", "zeta")]
 
     assert [[row.kind for row in await store.find(AuditQuery())] for store in others] == [
         ["retention"],
@@ -216,4 +216,4 @@ async def test_damage_in_one_tenant_does_not_stop_other_tenants(
     ]
     assert [len(await store.checkpoints()) for store in others] == [1, 1]
     assert (await log.verify()).bad_number is not None
-    assert {"acme", "globex", "zeta"} <= {*await log.records.audit.tenants()}
+    assert {"acme", "globex", "zeta"} <= {*await log.store.tenants()}

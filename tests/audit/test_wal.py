@@ -75,14 +75,14 @@ def file_contents(url: str) -> bytes:
 
 
 async def numbers(log: AuditLog, tenant: str = "acme") -> list[int]:
-    return [row.number for row in await log.records.for_tenant(tenant).trail.chain(1).rows(0, 99)]
+    return [row.number for row in await log.store.tenant_log(tenant).chain(1).rows(0, 99)]
 
 
 @asynccontextmanager
 async def log_after_kill(log: AuditLog, url: str) -> AsyncIterator[AuditLog]:
     """Yield another process, after the one with the write-ahead log was killed."""
-    vars(log.records.audit)["_wal"].close()
-    log.records.audit.link_pending = _nothing  # type: ignore[method-assign]  # it is dead
+    vars(log.store)["_wal"].close()
+    log.store.link_pending = _nothing  # type: ignore[method-assign]  # it is dead
     async with audit_log(url, log.keyring) as other:
         other.now = log.now
         yield other
@@ -95,10 +95,10 @@ async def _nothing() -> None:
 async def test_another_process_reads_every_acknowledged_record(log: AuditLog, file: str) -> None:
     """It merges the write-ahead log, and the writer continues after it."""
     async with audit_log(file, log.keyring) as other:
-        records = await other.records.for_tenant("acme").trail.find(AuditQuery())
+        records = await other.store.tenant_log("acme").find(AuditQuery())
         await log.note_unmerged()
         await log.note_unmerged()
-        later = await other.records.for_tenant("acme").trail.heads()
+        later = await other.store.tenant_log("acme").heads()
 
     assert [row.number for row in records] == [5, 4, 3, 2, 1]
     assert [(end.writer, end.number) for end in later] == [(0, 1), (1, 7)]
@@ -114,7 +114,7 @@ async def test_a_process_rereads_the_key_ring_for_frames_of_a_new_key(
     rotate(tmp_path / "keyring.json", keep=3)
     async with audit_log(file, KeyRing.load(f"file:{tmp_path / 'keyring.json'}")) as other:
         await other.note_unmerged()
-        records = await log.records.for_tenant("acme").trail.find(AuditQuery())
+        records = await log.store.tenant_log("acme").find(AuditQuery())
 
     assert sorted(row.number for row in records) == [1, 2, 3, 4, 5, 6]
     assert {row.kind for row in records} == {"approval"}
@@ -123,7 +123,7 @@ async def test_a_process_rereads_the_key_ring_for_frames_of_a_new_key(
 @pytest.mark.requirement("AU1")
 async def test_a_stop_empties_the_write_ahead_log(log: AuditLog, file: str) -> None:
     """Each chain gets one more segment, and the file is overwritten with zeros."""
-    await log.records.audit.aclose()  # type: ignore[attr-defined]  # of SQLite
+    await log.store.aclose()  # type: ignore[attr-defined]  # of SQLite
 
     assert count_rows(file, "segments") == 3
     assert not wal(file).read_bytes().strip(b"\0")
@@ -148,7 +148,7 @@ async def test_a_head_changed_before_a_merge_breaks_the_chain(
     """No record is lost or renumbered, and the break is recorded before the merged records."""
     await tamper(file, update("heads", "writer = 1", change))
     with capture_logs() as logs:
-        rows = await log.records.for_tenant("acme").trail.chain(1).rows(0, 99)
+        rows = await log.store.tenant_log("acme").chain(1).rows(0, 99)
     seen = await log.verify()
 
     assert [row.kind for row in rows] == ["approval", "break", *["approval"] * 4]
@@ -261,7 +261,7 @@ async def test_tampering_with_a_running_process_loses_no_record(
     else:
         await tamper(file, ROW[name])
     await log.note_unmerged()
-    kinds = [row.kind for row in await log.records.for_tenant("acme").trail.chain(1).rows(0, 99)]
+    kinds = [row.kind for row in await log.store.tenant_log("acme").chain(1).rows(0, 99)]
     await log.note_unmerged()
     seen = await log.verify()
 
@@ -282,7 +282,7 @@ async def test_a_frame_of_another_ring_breaks_its_chains(
         ring = KeyRing.load(f"file:{tmp_path / 'keyring.json'}")
         forgets = AuditLog(other.records, ring)
         await forgets.note_unmerged()
-        rows = await forgets.records.for_tenant("-").trail.chain(1).rows(0, 9)
+        rows = await forgets.store.tenant_log("-").chain(1).rows(0, 9)
 
     assert [row.kind for row in rows] == ["break"]
 
@@ -297,18 +297,18 @@ async def test_a_restored_old_row_is_recorded_as_a_break(
         sqlite3.connect(file.removeprefix("sqlite:///"), isolation_level=None)
     ) as database:
         row = database.execute("SELECT * FROM audit_heads WHERE tenant = ''").fetchone()
-        await log.records.audit.link_pending()
+        await log.store.link_pending()
         again = (
             "UPDATE audit_heads SET number = ?, hash = ?, pruned = ?, proof = ? WHERE tenant = ''"
         )
         database.execute(again, row[2:])
     if runs:
         async with audit_log(file, log.keyring) as other:
-            await other.records.audit.link_pending()
+            await other.store.link_pending()
     else:
         async with log_after_kill(log, file) as other:
             await other.note_unmerged()
-            await other.records.audit.link_pending()
+            await other.store.link_pending()
     async with audit_log(file, log.keyring) as last:
         seen, operator_seen = await last.verify(), await last.verify("-")
         recorded = await numbers(last)
@@ -386,7 +386,7 @@ async def test_a_listener_receives_each_record_of_its_process_once(
     for _ in range(3):
         for name, writer in writers.items():
             await writer.events.note("acme", "tenant", outcome=name)
-        await stores[0].audit.link_pending()
+        await writers["one"].store.link_pending()
     for writer, records in zip(writers.values(), stores, strict=True):
         await writer.aclose()
         await records.aclose()

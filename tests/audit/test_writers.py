@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gatepost.audit.batches import RingLinker
 from gatepost.audit.checkpoints import public_keys
 from gatepost.audit.export import as_pem, exported, verify_lines
 from gatepost.audit.record import read, search
@@ -44,6 +45,7 @@ async def replicas(url: str) -> AsyncIterator[ReplicaLog]:
         await log.note(1, subject=f"person{number}")
     await log.sign()
     yield log
+    await log.aclose()
     await records.aclose()
 
 
@@ -58,11 +60,11 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
     await replicas.note(1)
     seen = await replicas.verify()
     ids, before = list[str](), None
-    while page := await search(replicas.records, "acme", AuditQuery(limit=3, before=before)):
+    while page := await search(replicas.store, "acme", AuditQuery(limit=3, before=before)):
         ids += [record.id for record in page]
         before = page[-1].position
-    (signed,) = await replicas.records.for_tenant("acme").trail.checkpoints()
-    (row,) = await replicas.records.for_tenant("acme").trail.chain(2).rows(2, 1)
+    (signed,) = await replicas.store.tenant_log("acme").checkpoints()
+    (row,) = await replicas.store.tenant_log("acme").chain(2).rows(2, 1)
 
     assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
     assert verdict_text(seen) == (
@@ -83,8 +85,8 @@ async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_p
     await replicas.note(1)
     await replicas.sign()
     keys = public_keys(replicas.keyring)
-    lines = [line async for line in exported(replicas.records, "acme")]
-    later = [line async for line in exported(replicas.records, "acme", since=int(since * 1000) + 1)]
+    lines = [line async for line in exported(replicas.store, "acme")]
+    later = [line async for line in exported(replicas.store, "acme", since=int(since * 1000) + 1)]
     seen, rest = verify_lines(lines, keys), verify_lines(later, keys)
     cut = verify_lines([line for line in lines if b'"number":2,"writer":2' not in line], keys)
     export, key = tmp_path / "acme.jsonl", tmp_path / "keys.pem"
@@ -99,7 +101,7 @@ async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_p
 
     await replicas.prune(replicas.now - 1)
     await replicas.sign()
-    exported_lines = [line async for line in exported(replicas.records, "acme")]
+    exported_lines = [line async for line in exported(replicas.store, "acme")]
     export.write_bytes(b"".join(exported_lines))
     pruned = verified_by_hand(export, key)
     export.write_bytes(b"".join(line for line in exported_lines if b'"number":7' not in line))
@@ -136,14 +138,14 @@ WRITER_REMOVALS: dict[str, tuple[Iterable[str], tuple[int, int]]] = {
     "its end's proof": ([UPDATE_OF_HEAD.format("proof = 'mine.AAAA'")], (2, 3)),
     "its number": (
         [
-            "UPDATE audit_segments SET writer = 3 WHERE writer = 2",
-            "UPDATE audit_heads SET writer = 3 WHERE writer = 2",
+            f"UPDATE audit_{table} SET writer = 3 WHERE writer = 2 AND tenant = 'acme'"  # noqa: S608  # the attacker's
+            for table in ("segments", "heads")
         ],
         (2, 1),
     ),
     "the ends of both": (
         [
-            f"UPDATE audit_{table} SET writer = {after} WHERE writer = {before}"  # noqa: S608  # the attacker's
+            f"UPDATE audit_{table} SET writer = {after} WHERE writer = {before} AND tenant = 'acme'"  # noqa: S608  # the attacker's
             for table in ("segments", "heads")
             for before, after in ((2, 9), (1, 2), (9, 1))
         ],
@@ -171,7 +173,7 @@ async def test_a_checkpoint_kept_elsewhere_shows_a_missing_writer(
     replicas: ReplicaLog, url: str
 ) -> None:
     """The attacker has removed every row that names the writer."""
-    (checkpoint,) = await replicas.records.for_tenant("acme").trail.checkpoints()
+    (checkpoint,) = await replicas.store.tenant_log("acme").checkpoints()
     gone = ["DELETE FROM audit_checkpoints", *delete_writer(0, "heads")]
     await tamper(url, *delete_writer(2, "segments", "heads"), *gone)
     alone, anchored = await replicas.verify(), await replicas.verify("acme", checkpoint)
@@ -205,7 +207,7 @@ async def test_erasure_and_retention_apply_to_every_writer(replicas: ReplicaLog)
     await replicas.sign()
     seen = await replicas.verify()
     again = await replicas.prune(replicas.now + 1)
-    records = await replicas.records.for_tenant("acme").trail.find(AuditQuery())
+    records = await replicas.store.tenant_log("acme").find(AuditQuery())
 
     assert (erased, whole.bad_number, whole.erased) == (6, None, 6)
     assert (removed, seen.bad_number, chain_ends(seen)) == (8, None, [(1, 5, 5, 5), (2, 5, 5, 5)])
@@ -232,7 +234,7 @@ async def test_processes_with_the_same_writer_number_share_one_chain(url: str) -
         await asyncio.gather(*(log.note(12) for log in logs))
         seen = await one.verify()
         for log, records in zip(logs[1:], others, strict=True):
-            await log.writer.aclose()
+            await log.aclose()
             await records.aclose()
 
     assert (seen.bad_number, chain_ends(seen)) == (None, [(1, 1, 36, 0)])
@@ -315,7 +317,8 @@ async def test_a_batch_is_durable_although_the_session_has_synchronous_commit_of
 async def verification_result(url: str, ring: Path) -> VerificationResult:
     """Return what an operator reads about acme."""
     records, keyring = await open_records(url), KeyRing.load(f"file:{ring}")
-    seen = await verify(records, "acme", public_keys(keyring), keyring)
+    audit_store = records.open_audit(RingLinker(keyring))
+    seen = await verify(audit_store, "acme", public_keys(keyring), keyring)
     await records.aclose()
     return seen
 

@@ -258,7 +258,7 @@ async def test_metadata_is_cached_for_an_hour_and_longer_during_an_outage(
     assert idp.hits[path] == 2
 
     idp.replace(path, None)
-    discovery.distrust(location.issuer)
+    discovery.invalidate(location.issuer)
     await discovery.find(location)
     assert idp.hits[path] == 3
 

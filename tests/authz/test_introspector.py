@@ -108,7 +108,7 @@ async def test_the_endpoint_is_discovered_once_for_many_tokens(
     document = {"issuer": base, "introspection_endpoint": f"{base}/introspect"}
     opaque_gate.idp.replace(path, answer(body=json.dumps(document).encode()))
     opaque_gate.now += 5
-    opaque_gate.introspectors._discovery.distrust(base)
+    opaque_gate.introspectors._discovery.invalidate(base)
 
     assert await opaque_gate.verify()
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import httpx2
 import pytest
 
@@ -15,11 +16,13 @@ from gatepost_authz.addresses import networks_of
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.pinning import (
+    CORE_ERRORS,
     LOOKUPS,
     AddressRefused,
     PinningTransport,
     SystemResolver,
     alternated,
+    translated,
 )
 from tests.support.issuers import AsgiServer, Receive, Scope, Send, respond
 from tests.support.proxies import CertificateAuthority
@@ -332,3 +335,18 @@ async def test_a_host_name_that_does_not_exist_is_a_connection_failure() -> None
         await Fetcher(development=False).get_json("https://id.invalid/")
 
     assert failure.value.reason in {"connect", "timeout"}
+
+
+def test_an_error_of_the_connections_is_raised_as_the_one_of_the_client() -> None:
+    """Each has its counterpart of the same name; only a subclass gets that of its base."""
+    errors = [
+        kind
+        for kind in vars(httpcore2).values()
+        if isinstance(kind, type) and issubclass(kind, CORE_ERRORS)
+    ]
+
+    for kind in errors:
+        raised = translated(kind("why"))
+        assert (type(raised).__name__, str(raised)) == (kind.__name__, "why")
+    assert len(errors) == len(CORE_ERRORS)
+    assert type(translated(type("Other", (httpcore2.ReadError,), {})())) is httpx2.ReadError

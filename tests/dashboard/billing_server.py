@@ -272,8 +272,10 @@ class BillingServer:
 
     def record(self, kind: str, tool: str) -> int:
         """Return the number of the newest record of that kind about the tool."""
-        records = self.server.services.records
-        found = self.server.run(search(records, "acme", AuditQuery(kind=kind, tool=tool, limit=1)))
+        audit_store = self.server.services.audit_writer.store
+        found = self.server.run(
+            search(audit_store, "acme", AuditQuery(kind=kind, tool=tool, limit=1))
+        )
         return int(found[0].number)
 
     def state_of(self, request: str) -> str:

@@ -42,9 +42,9 @@ def dave(server: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
 
 def newest_record(billing: BillingServer, kind: str) -> AuditRecord:
     """Return the newest record of that kind."""
-    records = billing.server.services.records
+    audit_store = billing.server.services.audit_writer.store
     seen_records: list[AuditRecord] = billing.server.run(
-        search(records, "acme", AuditQuery(kind=kind, limit=1))
+        search(audit_store, "acme", AuditQuery(kind=kind, limit=1))
     )
     return seen_records[0]
 

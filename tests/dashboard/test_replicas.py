@@ -200,7 +200,8 @@ def test_erased_persons_are_removed_from_the_list_of_callers(
     billing.call("find_customer", {"name": "x"}, "carol")
     pair.shows(dave, "/tools", "Carol Chen")
     services, keyring = billing.server.services, billing.server.keyring
-    stores = OpenStores(services.records, services.shared_store, keyring, services.audit_writer)
+    writer = services.audit_writer
+    stores = OpenStores(services.records, services.shared_store, keyring, writer.store, writer)
     whom = erasure.ErasedPerson("acme", billing.server.config.issuers[0].issuer, "carol")
     assert pair.billing.server.run(erasure.forgotten(whom, yes=True, reason="", stores=stores))
 

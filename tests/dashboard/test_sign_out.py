@@ -193,7 +193,7 @@ def test_without_issuer_metadata_the_sign_out_ends_the_session_locally(tmp_path:
 
 async def forget(server: DashboardServer) -> None:
     """Have the server read the issuer's metadata anew."""
-    server.services.keys.discovery.distrust(server.config.issuers[0].issuer)
+    server.services.keys.discovery.invalidate(server.config.issuers[0].issuer)
 
 
 OWN_FAULTS = [

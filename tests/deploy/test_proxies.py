@@ -153,9 +153,9 @@ def addresses(deployment: Deployment) -> list[str]:
     async def read() -> list[str]:
         records = await open_records(f"sqlite:///{deployment.folder}/gatepost.db")
         ring = KeyRing.load(f"file:{deployment.folder}/keyring.json")
-        records.audit.attach(RingLinker(ring))  # the server may not have merged
+        audit_store = records.open_audit(RingLinker(ring))
         try:
-            read_records = await search(records, "acme", AuditQuery())
+            read_records = await search(audit_store, "acme", AuditQuery())
             return [record.caller.peer for record in read_records if record.caller]
         finally:
             await records.aclose()

@@ -218,12 +218,12 @@ async def test_su_09_earlier_changes_are_not_replayed(client: EndpointClient) ->
 
 
 @pytest.mark.requirement("T-10", "SU-10")
-async def test_t_10_an_idle_stream_sends_keepalive_comments(client: EndpointClient) -> None:
+async def test_t_10_an_idle_stream_sends_keep_alive_comments(client: EndpointClient) -> None:
     """A comment now and then, which no reader takes for a message."""
     async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
         for idle_stream in client.streams:
-            idle_stream.beat()
+            idle_stream.send_keep_alive()
 
         assert await stream.frame() == COMMENT
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gatepost.http import open_streams
 from gatepost.http.open_streams import OpenStreams
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import EndpointClient, a_caller
@@ -151,13 +152,13 @@ class CountingStream:
 
     def __init__(self, caller: TenantContext) -> None:
         self.caller = caller
-        self.woken = self.beats = 0
+        self.woken = self.keep_alives = 0
 
     def wake(self) -> None:
         self.woken += 1
 
-    def beat(self) -> None:
-        self.beats += 1
+    def send_keep_alive(self) -> None:
+        self.keep_alives += 1
 
     def end(self) -> None:
         self.caller = a_caller()
@@ -171,7 +172,7 @@ class FailingStream(CountingStream):
     def wake(self) -> None:
         raise RuntimeError("the connection is lost")
 
-    beat = wake
+    send_keep_alive = wake
 
     def end(self) -> None:
         self.has_ended = True
@@ -179,9 +180,10 @@ class FailingStream(CountingStream):
 
 @pytest.mark.requirement("SU-10", "T-10")
 @pytest.mark.parametrize("wakes", [True, False])
-async def test_a_stream_that_fails_ends_alone(wakes: bool) -> None:
-    """The streams that are written to in the same turn get their change, or their heartbeat."""
+async def test_a_stream_that_fails_ends_alone(wakes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The streams that are written to in the same turn get their change or a keep-alive comment."""
     streams = OpenStreams(max_per_caller=1000)
+    monkeypatch.setattr(open_streams, "TICKS_A_SECOND", 1e-6)  # this test takes the turns itself
     failing, errors = FailingStream(a_caller()), list[Exception]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
@@ -193,17 +195,19 @@ async def test_a_stream_that_fails_ends_alone(wakes: bool) -> None:
         streams.wake(stream)
     for _ in () if wakes else range(streams.steps):
         loop.call_soon(streams.look)
-    await run_until(lambda: all(stream.woken + stream.beats for stream in others))
+    await run_until(lambda: all(stream.woken + stream.keep_alives for stream in others))
     for stream in (failing, *others):
         streams.leave(stream)
 
     assert failing.has_ended
     assert len(errors) == 1
-    assert {(stream.woken, stream.beats) for stream in others} == {(int(wakes), int(not wakes))}
+    assert {(stream.woken, stream.keep_alives) for stream in others} == {
+        (int(wakes), int(not wakes))
+    }
 
 
 @pytest.mark.requirement("T-10")
-async def test_t_10_one_timer_sends_keepalives_to_all_streams_in_portions() -> None:
+async def test_t_10_one_timer_sends_keep_alives_to_all_streams_in_portions() -> None:
     """Each round serves every stream once, in small steps."""
     streams = OpenStreams()
     counting_streams = [
@@ -213,13 +217,13 @@ async def test_t_10_one_timer_sends_keepalives_to_all_streams_in_portions() -> N
         streams.enter(stream)
     most = 0
     for _ in range(streams.steps):
-        before = sum(stream.beats for stream in counting_streams)
+        before = sum(stream.keep_alives for stream in counting_streams)
         streams.look()
-        most = max(most, sum(stream.beats for stream in counting_streams) - before)
+        most = max(most, sum(stream.keep_alives for stream in counting_streams) - before)
     for stream in counting_streams:
         streams.leave(stream)
 
-    assert {stream.beats for stream in counting_streams} == {1}
+    assert {stream.keep_alives for stream in counting_streams} == {1}
     assert most <= 2 * len(counting_streams) / streams.steps
 
 
@@ -243,12 +247,12 @@ async def test_su_10_a_change_wakes_streams_in_turns() -> None:
     assert rounds > 10
 
 
-async def test_a_keepalive_comment_is_no_message(client: EndpointClient) -> None:
+async def test_a_keep_alive_comment_is_no_message(client: EndpointClient) -> None:
     """Messages after it are read as usual."""
     async with open_subscription(client, TOOLS) as stream:
         await stream.acknowledged()
         for counting_stream in client.streams:
-            counting_stream.beat()
+            counting_stream.send_keep_alive()
         assert await stream.frame() == COMMENT
         await client.pubsub.notifier_for("acme").listed("tools")
 

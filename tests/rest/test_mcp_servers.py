@@ -234,7 +234,7 @@ def test_changes_are_recorded_without_secrets(server: Server, admin: RestClient)
     added = admin.ask("POST", SERVERS, LEARN_SERVER).json
     admin.ask("PATCH", f"{SERVERS}/{added['id']}", {"status": "disabled"})
     admin.ask("DELETE", f"{SERVERS}/{added['id']}")
-    query = search(server.services.records, "acme", AuditQuery(kind="upstream"))
+    query = search(server.services.audit_writer.store, "acme", AuditQuery(kind="upstream"))
     records = server.run(query)
     mine = [record for record in records if record.details.get("id") == added["id"]]
     written = server.log() + repr(records)

@@ -17,6 +17,7 @@ from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage import change_poller
 from gatepost.storage.change_poller import ChangePoller
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.valkey.channels import Channels
@@ -195,6 +196,17 @@ async def signs(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 @asynccontextmanager
+async def records_calls(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    writer = AuditWriter(MemoryRecords(), KeyRing.ephemeral(), Redaction(), AuditSettings())
+    patch.setattr(writer, "_write_batch", fault)
+    patch.setattr("gatepost.audit.writer.CLOSING_S", 0.0)
+    with pytest.raises(StoreUnavailable):  # the error fails the commit that this waits for
+        await writer.events.note("acme", "tenant", outcome="suspended")
+    yield
+    await writer.aclose()
+
+
+@asynccontextmanager
 async def polls(fault: OneTimeFault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     patch.setattr(change_poller, "POLL_S", 0.01)
     records = MemoryRecords()
@@ -252,6 +264,7 @@ BACKGROUND_TASKS: dict[str, Setting] = {
     "expiry": expires,
     "callers": notes,
     "audit": signs,
+    "audit_writer": records_calls,
     "changes": polls,
     "change_notifications": hears,
     "secrets": reads_again,

@@ -180,10 +180,10 @@ def test_a_refused_token_with_a_valid_signature_is_recorded(server: Server) -> N
     refusals_of._window_ends = 0.0
     server.client.call(make_with_times(exp=10**7)(server))
     server.client.call(badly_signed_token(server))
-    records = server.services.records
+    audit_store = server.services.audit_writer.store
 
     def outcomes() -> set[str]:
-        work = search(records, "acme", AuditQuery(kind="token"))
+        work = search(audit_store, "acme", AuditQuery(kind="token"))
         return {record.outcome for record in server.run(work)}
 
     eventually(lambda: "lives_too_long" in outcomes(), within=10)

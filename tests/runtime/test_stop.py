@@ -106,9 +106,8 @@ def short_deadlines(folder: Path) -> Iterator[Gatepost]:
 async def recorded_outcomes(folder: Path, tool: str) -> list[str]:
     """Return the recorded outcomes of this tool's calls."""
     records = await open_records(f"sqlite:///{folder}/state/gatepost.db")
-    stopped_records = [
-        read(row) for row in await records.for_tenant("acme").trail.chain(1).rows(0, 1000)
-    ]
+    rows = await records.open_audit(None).tenant_log("acme").chain(1).rows(0, 1000)
+    stopped_records = [read(row) for row in rows]
     await records.aclose()
     return [record.outcome for record in stopped_records if record.tool == tool]
 

@@ -174,7 +174,7 @@ async def test_readyz_names_the_store_that_is_unavailable(tmp_path: Path) -> Non
 
 
 class CountingRecords(MemoryRecords):
-    """Records that count how often they are asked for a sign of life, or to clean up."""
+    """Records that count how often they are pinged or told to clean up."""
 
     def __init__(self) -> None:
         super().__init__()

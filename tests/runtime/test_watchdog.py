@@ -48,6 +48,21 @@ async def blocks_apart(ctx: CallContext) -> str:
 
 
 @pack.tool()
+async def calls_a_blocking_tool(ctx: CallContext) -> str:
+    """Call a tool that blocks the event loop."""
+    await ctx.call("blocks", {})
+    return "over"
+
+
+@pack.tool()
+async def blocks_after_a_call(ctx: CallContext) -> str:
+    """Block the event loop after calling another tool."""
+    await ctx.call("echoes", {})
+    unblock.wait(WITHIN_S)
+    return "over"
+
+
+@pack.tool()
 def waits_in_a_thread(ctx: CallContext) -> str:
     """Wait in a thread."""
     unblock.wait(WITHIN_S)
@@ -204,10 +219,17 @@ def running_call(server: Server, tool: str, key: str = "") -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("tool", "key"), [("blocks", ""), ("blocks", "key-0"), ("blocks_apart", "")]
+    ("tool", "key", "named"),
+    [
+        ("blocks", "", "blocks"),
+        ("blocks", "key-0", "blocks"),
+        ("blocks_apart", "", ""),
+        ("calls_a_blocking_tool", "", "blocks"),
+        ("blocks_after_a_call", "key-3", "blocks_after_a_call"),
+    ],
 )
 def test_a_blocked_event_loop_is_logged_during_the_block(
-    server: Server, logged: list[Any], tool: str, key: str
+    server: Server, logged: list[Any], tool: str, key: str, named: str
 ) -> None:
     """The line names the tool, its request and the code; of a task that a tool began, the code."""
     logged.clear()
@@ -216,8 +238,8 @@ def test_a_blocked_event_loop_is_logged_during_the_block(
         eventually(lambda: events(logged, "loop_blocked"), within=15)
 
     (line,) = events(logged, "loop_blocked")
-    assert line["tool"] == ("blocks" if tool == "blocks" else "")
-    assert bool(line["request_id"]) == (tool == "blocks")
+    assert line["tool"] == named
+    assert bool(line["request_id"]) == bool(named)
     assert line["where"].startswith("threading.")
     assert line["where"].count(":") == 1
     assert line["for_s"] >= 1

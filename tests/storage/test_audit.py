@@ -1,4 +1,4 @@
-"""Trails: chains that several writers extend, queries over them, and what is removed from them."""
+"""Audit logs: chains of several writers, queries over them, and what is removed from them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,13 +9,14 @@ import pytest
 from gatepost.storage.audit import (
     CHECKPOINTS,
     AuditQuery,
+    AuditStore,
     ChainHead,
     ChainKey,
     Checkpoint,
     Count,
     NewAuditRecord,
     Segment,
-    TenantTrail,
+    TenantAuditLog,
 )
 from gatepost.storage.audit_segments import element, rows_of, segments
 from gatepost.storage.audit_sums import KEPT_MS
@@ -24,6 +25,12 @@ from gatepost.storage.records import Records
 from tests.support.measuring import each
 
 HOUR = 3_600_000
+
+
+@pytest.fixture
+def audit_store(records: Records) -> AuditStore:
+    """Return the audit log of each backend; its records are linked when they are written."""
+    return records.open_audit(None)
 
 
 def new_record(at: int = 1_000, **fields: str | None) -> NewAuditRecord:
@@ -63,21 +70,21 @@ def sign(heads: Sequence[ChainHead], _: Checkpoint | None) -> tuple[Checkpoint, 
     return signed, ChainHead(heads[0].tenant, CHECKPOINTS, number, b"seal", 0, "")
 
 
-async def prune(trail: TenantTrail, through: int, added: NewAuditRecord) -> None:
+async def prune(tenant_log: TenantAuditLog, through: int, added: NewAuditRecord) -> None:
     """Remove what a checkpoint of one chain covers."""
     new_records: dict[int, list[NewAuditRecord]] = {CHECKPOINTS: [], 1: [added]}
-    await trail.prune({CHECKPOINTS: through, 1: through}, new_records, linked)
+    await tenant_log.prune({CHECKPOINTS: through, 1: through}, new_records, linked)
 
 
-async def test_written_records_are_read_in_order(records: Records) -> None:
+async def test_written_records_are_read_in_order(audit_store: AuditStore) -> None:
     """Each tenant has its own records and their chain head."""
     batch = {
         ("acme", 1): [new_record(at) for at in range(40)],
         ("globex", 1): [new_record(7, tool="ü\\", erased="yes")],
     }
-    await records.audit.write(batch, linked)
-    await records.audit.write({("acme", 1): [new_record(99)]}, linked)
-    acme, globex = records.for_tenant("acme").trail, records.for_tenant("globex").trail
+    await audit_store.write(batch, linked)
+    await audit_store.write({("acme", 1): [new_record(99)]}, linked)
+    acme, globex = audit_store.tenant_log("acme"), audit_store.tenant_log("globex")
     written = rows_of(*linked(("acme", 1), None, [*batch["acme", 1], new_record(99)])[0])
 
     assert await acme.chain(1).rows(0, 100) == written
@@ -86,27 +93,27 @@ async def test_written_records_are_read_in_order(records: Records) -> None:
         *linked(("globex", 1), None, batch["globex", 1])[0]
     )
     assert await globex.heads() == [ChainHead("globex", 1, 1, b"1", 0, "")]
-    assert await records.for_tenant("initech").trail.heads() == []
-    found_heads = await records.audit.heads("", 99)
+    assert await audit_store.tenant_log("initech").heads() == []
+    found_heads = await audit_store.heads("", 99)
     heads = {tenant: [head.number for head in found_heads[tenant]] for tenant in found_heads}
     assert heads == {"acme": [41], "globex": [1]}
-    assert await records.audit.tenants() == ["acme", "globex"]
+    assert await audit_store.tenants() == ["acme", "globex"]
 
 
-async def test_line_breaks_do_not_split_a_record(records: Records) -> None:
+async def test_line_breaks_do_not_split_a_record(audit_store: AuditStore) -> None:
     """They may be in names and between members of arguments, which are stored as sent."""
     split_record = new_record(reason="a\nb")
     assert split_record.side is not None
     sent = msgspec.structs.replace(split_record, side=b"{\n" + split_record.side[1:])
     batch = {("ac\nme", 1): [new_record(tool="a\nb"), sent], ("globex", 1): [sent, new_record()]}
-    await records.audit.write(batch, linked)
+    await audit_store.write(batch, linked)
 
     for chain, new_records in batch.items():
         written = rows_of(*linked(chain, None, new_records)[0])
-        assert await records.for_tenant(chain[0]).trail.chain(1).rows(0, 9) == written
+        assert await audit_store.tenant_log(chain[0]).chain(1).rows(0, 9) == written
 
 
-async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
+async def test_a_batch_is_written_whole_or_not_at_all(audit_store: AuditStore) -> None:
     """If the records of one tenant cannot be linked, no tenant's records are written."""
 
     def broken(
@@ -117,26 +124,25 @@ async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
         return linked(chain, head, new_records)
 
     with pytest.raises(LookupError):
-        await records.audit.write(
-            {("acme", 1): [new_record()], ("globex", 1): [new_record()]}, broken
-        )
-    await records.audit.write({("acme", 1): [new_record(5)]}, linked)
+        await audit_store.write({(name, 1): [new_record()] for name in ("acme", "globex")}, broken)
+    await audit_store.write({("acme", 1): [new_record(5)]}, linked)
 
-    assert [row.at for row in await records.for_tenant("acme").trail.chain(1).rows(0, 9)] == [5]
+    assert [row.at for row in await audit_store.tenant_log("acme").chain(1).rows(0, 9)] == [5]
 
 
 async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None:
     """The numbers have no gaps, also if a tenant is new to all writers."""
     several = [await open_records(sql_url) for _ in range(3)]
+    stores = [records.open_audit(None) for records in several]
 
-    async def work(replica: Records) -> None:
+    async def work(audit_store: AuditStore) -> None:
         for at in range(10):
             batch = {("acme", 1): [new_record(at)], ("globex", 1): [new_record(at), new_record(at)]}
-            await replica.audit.write(batch, linked)
+            await audit_store.write(batch, linked)
 
-    await asyncio.gather(*map(work, several))
-    acme = await several[0].for_tenant("acme").trail.chain(1).rows(0, 1000)
-    globex = await several[0].for_tenant("globex").trail.chain(1).rows(0, 1000)
+    await asyncio.gather(*map(work, stores))
+    acme = await stores[0].tenant_log("acme").chain(1).rows(0, 1000)
+    globex = await stores[0].tenant_log("globex").chain(1).rows(0, 1000)
     for replica in several:
         await replica.aclose()
 
@@ -167,7 +173,7 @@ QUERIES = {
 }
 
 
-async def test_queries_are_answered_newest_first(records: Records) -> None:
+async def test_queries_are_answered_newest_first(audit_store: AuditStore) -> None:
     """Each page has only matching records."""
     batch = [
         new_record(HOUR, kind="approval", reason='an "x"\\ here'),
@@ -176,60 +182,58 @@ async def test_queries_are_answered_newest_first(records: Records) -> None:
         new_record(4 * HOUR, tool="look"),
         new_record(5 * HOUR, outcome="denied"),
     ]
-    await records.audit.write({("acme", 1): batch, ("globex", 1): [new_record()]}, linked)
+    await audit_store.write({("acme", 1): batch, ("globex", 1): [new_record()]}, linked)
     more = new_record(6 * HOUR, tool="paint", subject='d"a\\v_e', reason="grün", outcome="done")
-    await records.audit.write({("acme", 1): [more]}, linked)
+    await audit_store.write({("acme", 1): [more]}, linked)
 
     @each(("query", "numbers"), QUERIES.values(), ids=QUERIES)
     async def answered(query: AuditQuery, numbers: list[int]) -> None:
-        matching = await records.for_tenant("acme").trail.find(query)
+        matching = await audit_store.tenant_log("acme").find(query)
         assert [row.number for row in matching] == numbers
 
     await answered()
 
 
-async def test_a_query_finds_records_at_any_distance(records: Records) -> None:
+async def test_a_query_finds_records_at_any_distance(audit_store: AuditStore) -> None:
     """Among hundreds of commits, each page behind the one before."""
     for at in range(230):
         tool = "rare" if at % 70 == 0 else "write"
-        await records.audit.write({("acme", 1): [new_record(at, tool=tool)]}, linked)
-    trail, ids, before = records.for_tenant("acme").trail, list[int](), None
-    while page := await trail.find(AuditQuery(tool="rare", before=before, limit=1)):
+        await audit_store.write({("acme", 1): [new_record(at, tool=tool)]}, linked)
+    acme, ids, before = audit_store.tenant_log("acme"), list[int](), None
+    while page := await acme.find(AuditQuery(tool="rare", before=before, limit=1)):
         ids += [row.number for row in page]
         before = page[-1].position
 
     assert ids == [211, 141, 71, 1]
-    assert [row.number for row in await trail.chain(1).rows(0, 225)] == [*range(1, 226)]
-    assert [row.number for row in await trail.chain(1).rows(220, 225)] == [*range(221, 231)]
+    assert [row.number for row in await acme.chain(1).rows(0, 225)] == [*range(1, 226)]
+    assert [row.number for row in await acme.chain(1).rows(220, 225)] == [*range(221, 231)]
 
 
-async def test_a_horizon_counts_the_newest_segments_before_a_time(records: Records) -> None:
+async def test_a_horizon_counts_the_newest_segments_before_a_time(audit_store: AuditStore) -> None:
     """It counts the segments of all writers."""
-    trail = records.for_tenant("acme").trail
-    assert await trail.horizon(None, 0) is None
+    acme = audit_store.tenant_log("acme")
+    assert await acme.horizon(None, 0) is None
     for at in range(10, 60, 10):
-        await records.audit.write(
-            {("acme", 1 + at % 20): [new_record(at), new_record(at + 5)]}, linked
-        )
-        await trail.heads()  # else SQLite joins some of them
-    await records.audit.write({("globex", 1): [new_record(99)]}, linked)
+        await audit_store.write({("acme", 1 + at % 20): [*map(new_record, (at, at + 5))]}, linked)
+        await acme.heads()  # else SQLite joins some of them
+    await audit_store.write({("globex", 1): [new_record(99)]}, linked)
 
-    assert [await trail.horizon(None, most) for most in (0, 2, 4, 5)] == [55, 35, 15, None]
-    assert [await trail.horizon(before, 1) for before in (46, 45, 44, 15)] == [35, 35, 25, None]
-
-
-async def test_records_are_counted_slice_by_slice(records: Records) -> None:
-    """The counts are by kind, tool and outcome; earlier records of a batch are left out."""
-    batch = [
-        new_record(10),
-        new_record(HOUR),
-        new_record(HOUR + 1),
-        new_record(HOUR + 2, tool="look"),
+    assert [await acme.horizon(None, most) for most in (0, 2, 4, 5)] == [55, 35, 15, None]
+    assert [await acme.horizon(before, 1) for before in (46, 45, 44, 15)] == [
+        35,
+        35,
+        25,
+        None,
     ]
-    await records.audit.write({("acme", 1): [*batch, new_record(3 * HOUR)]}, linked)
+
+
+async def test_records_are_counted_slice_by_slice(audit_store: AuditStore) -> None:
+    """The counts are by kind, tool and outcome; earlier records of a batch are left out."""
+    batch = [*map(new_record, (10, HOUR, HOUR + 1)), new_record(HOUR + 2, tool="look")]
+    await audit_store.write({("acme", 1): [*batch, new_record(3 * HOUR)]}, linked)
     for at in (5, 3 * HOUR + 1, 3 * HOUR + 2):
-        await records.audit.write({("acme", 1): [new_record(at), new_record(at)]}, linked)
-    counted = await records.for_tenant("acme").trail.count(HOUR, HOUR)
+        await audit_store.write({("acme", 1): [new_record(at), new_record(at)]}, linked)
+    counted = await audit_store.tenant_log("acme").count(HOUR, HOUR)
 
     assert counted == [
         Count(HOUR, "call", "look", "success", 1),
@@ -246,18 +250,15 @@ def limit_refusals(at: int, limit: str, times: int, tool: str = "write") -> NewA
     return NewAuditRecord(b"," + sides[1:], at, (*sort, limit, times) if limit else sort, None)
 
 
-async def test_each_refusal_by_a_limit_is_counted(records: Records) -> None:
+async def test_each_refusal_by_a_limit_is_counted(audit_store: AuditStore) -> None:
     """One record may count many refusals; reading or splitting its segment keeps the counts."""
-    trail = records.for_tenant("acme").trail
+    acme = audit_store.tenant_log("acme")
     batch = [new_record(1), limit_refusals(2, "caller", 30), limit_refusals(HOUR, "caller", 2)]
-    await records.audit.write({("acme", 1): batch}, linked)
+    await audit_store.write({("acme", 1): batch}, linked)
     for times in (5, 7):
-        batch = [
-            limit_refusals(3, "tenant", times),
-            limit_refusals(3, "caller", 1),
-            limit_refusals(3, "", 9),
-        ]
-        await records.audit.write({("acme", 1): batch}, linked)
+        numbers = {"tenant": times, "caller": 1, "": 9}
+        batch = [limit_refusals(3, limit, number) for limit, number in numbers.items()]
+        await audit_store.write({("acme", 1): batch}, linked)
     expected = [
         Count(0, "call", "write", "success", 1),
         Count(0, "refusal", "write", "rate_limit", 2),
@@ -266,31 +267,32 @@ async def test_each_refusal_by_a_limit_is_counted(records: Records) -> None:
         Count(HOUR, "refusal", "write", "rate_limit", 2, "caller"),
     ]
 
-    assert await trail.count(0, HOUR) == expected
-    assert len(await trail.find(AuditQuery(outcome="rate_limit"))) == 8
-    await trail.check(lambda heads, _: (Checkpoint(2, "at 2", ""), sign(heads, None)[1]))
-    await prune(trail, 2, new_record(9))
-    counted = [(count.number, count.limit) for count in await trail.count(0, 2 * HOUR)]
+    assert await acme.count(0, HOUR) == expected
+    assert len(await acme.find(AuditQuery(outcome="rate_limit"))) == 8
+    await acme.check(lambda heads, _: (Checkpoint(2, "at 2", ""), sign(heads, None)[1]))
+    await prune(acme, 2, new_record(9))
+    counted = [(count.number, count.limit) for count in await acme.count(0, 2 * HOUR)]
     assert counted == [(1, ""), (2, ""), (34, "caller"), (12, "tenant")]
 
 
 async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> None:
     """This holds for each writer, and if another process has moved the end of the chain."""
-    stores = [await open_records(sql_url) for _ in range(2)]
+    opened = [await open_records(sql_url) for _ in range(2)]
+    stores = [records.open_audit(None) for records in opened]
     for number in range(3):
-        for records in stores:
-            await records.audit.write({("acme", 1): [new_record(1)] * 2}, linked)
+        for audit_store in stores:
+            await audit_store.write({("acme", 1): [new_record(1)] * 2}, linked)
             batch = {("acme", 2 + number): [new_record(HOUR)], ("globex", 1): [new_record(1)]}
-            await records.audit.write(batch, linked)
+            await audit_store.write(batch, linked)
     with pytest.raises(ZeroDivisionError):
-        await stores[0].audit.write({("acme", 1): [new_record(1)]}, lambda *_: 1 / 0)  # type: ignore[arg-type,return-value]  # it fails
-    acme, globex = (stores[1].for_tenant(tenant).trail for tenant in ("acme", "globex"))
+        await stores[0].write({("acme", 1): [new_record(1)]}, lambda *_: 1 / 0)  # type: ignore[arg-type,return-value]  # it fails
+    acme, globex = (stores[1].tenant_log(tenant) for tenant in ("acme", "globex"))
     seen = await acme.count(0, HOUR), await globex.count(0, HOUR)
     rows = await acme.find(AuditQuery(limit=99))
     await acme.forget_counts()
     after = await acme.count(0, HOUR), await globex.count(0, HOUR)
-    gone = await stores[1].sweep(KEPT_MS / 1000 + 1)
-    for records in stores:
+    gone = await opened[1].sweep(KEPT_MS / 1000 + 1)
+    for records in opened:
         await records.aclose()
 
     assert len(rows) == 12 + 6
@@ -300,40 +302,40 @@ async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> 
     assert gone == 1
 
 
-async def test_only_records_that_the_dashboard_shows_are_counted(records: Records) -> None:
+async def test_only_records_that_the_dashboard_shows_are_counted(audit_store: AuditStore) -> None:
     """Calls, refusals and refused tokens are counted, and no other records."""
     kinds = ("call", "refusal", "token", "approval", "retention", "tenant")
     batch = [new_record(1, kind=kind) for kind in kinds]
-    await records.audit.write({("acme", 1): batch}, linked)
+    await audit_store.write({("acme", 1): batch}, linked)
 
-    matching = await records.for_tenant("acme").trail.count(0, HOUR)
+    matching = await audit_store.tenant_log("acme").count(0, HOUR)
     assert [record.kind for record in matching] == ["call", "refusal", "token"]
 
 
-async def test_checkpoints_are_stored_with_their_chain_head(records: Records) -> None:
+async def test_checkpoints_are_stored_with_their_chain_head(audit_store: AuditStore) -> None:
     """They are in order; a tenant without records has none."""
-    trail = records.for_tenant("acme").trail
-    nothing = await trail.check(sign)
+    acme = audit_store.tenant_log("acme")
+    nothing = await acme.check(sign)
     for _ in range(2):
-        await records.audit.write({("acme", 1): [new_record()]}, linked)
-        await trail.check(sign)
-    heads = await trail.heads()
+        await audit_store.write({("acme", 1): [new_record()]}, linked)
+        await acme.check(sign)
+    heads = await acme.heads()
 
     assert nothing is None
-    assert [checkpoint.number for checkpoint in await trail.checkpoints()] == [1, 2]
+    assert [checkpoint.number for checkpoint in await acme.checkpoints()] == [1, 2]
     assert heads == [
         ChainHead("acme", CHECKPOINTS, 2, b"seal", 0, ""),
         ChainHead("acme", 1, 2, b"2", 0, ""),
     ]
-    assert await trail.check(lambda heads, _: None) is None
+    assert await acme.check(lambda heads, _: None) is None
 
 
-async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> None:
+async def test_erasing_leaves_the_body_and_adds_a_record(audit_store: AuditStore) -> None:
     """Both happen in one transaction."""
-    trail = records.for_tenant("acme").trail
-    await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, linked)
-    await trail.chain(1).erase([1, 3], [new_record(9, kind="erasure")], linked)
-    rows = await trail.chain(1).rows(0, 9)
+    acme = audit_store.tenant_log("acme")
+    await audit_store.write({("acme", 1): [new_record(), new_record(), new_record()]}, linked)
+    await acme.chain(1).erase([1, 3], [new_record(9, kind="erasure")], linked)
+    rows = await acme.chain(1).rows(0, 9)
 
     assert [(row.subject, row.side is None) for row in rows[:3]] == [
         (None, True),
@@ -343,52 +345,53 @@ async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> No
     assert [row.kind for row in rows] == ["call", "call", "call", "erasure"]
 
 
-async def test_pruning_needs_a_checkpoint(records: Records) -> None:
+async def test_pruning_needs_a_checkpoint(audit_store: AuditStore) -> None:
     """Records up to it go, older checkpoints too, and a record of that is added."""
-    trail = records.for_tenant("acme").trail
+    acme = audit_store.tenant_log("acme")
     for _ in range(3):
-        await records.audit.write({("acme", 1): [new_record(), new_record()]}, linked)
-        await trail.check(sign)
+        await audit_store.write({("acme", 1): [new_record(), new_record()]}, linked)
+        await acme.check(sign)
     with pytest.raises(LookupError):
-        await prune(trail, 3, new_record())
-    await prune(trail, 4, new_record(9, kind="retention"))
+        await prune(acme, 3, new_record())
+    await prune(acme, 4, new_record(9, kind="retention"))
 
-    assert [row.number for row in await trail.chain(1).rows(0, 9)] == [5, 6, 7]
-    assert [checkpoint.number for checkpoint in await trail.checkpoints()] == [4, 6]
+    assert [row.number for row in await acme.chain(1).rows(0, 9)] == [5, 6, 7]
+    assert [checkpoint.number for checkpoint in await acme.checkpoints()] == [4, 6]
 
 
-async def test_an_erasure_changes_only_the_given_records(records: Records) -> None:
+async def test_an_erasure_changes_only_the_given_records(audit_store: AuditStore) -> None:
     """The records were written in several batches, and one of them does not exist."""
-    trail = records.for_tenant("acme").trail
+    acme = audit_store.tenant_log("acme")
     for _ in range(3):
-        await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, linked)
-    before = await trail.chain(1).rows(0, 9)
-    await trail.chain(1).erase([2, 3, 7, 99], [new_record(9, kind="erasure")], linked)
-    after = await trail.chain(1).rows(0, 9)
+        await audit_store.write({("acme", 1): [new_record(), new_record(), new_record()]}, linked)
+    before = await acme.chain(1).rows(0, 9)
+    await acme.chain(1).erase([2, 3, 7, 99], [new_record(9, kind="erasure")], linked)
+    after = await acme.chain(1).rows(0, 9)
 
     gone = [msgspec.structs.replace(row, side=None, subject=None) for row in before]
     assert after == [gone[at] if at in (1, 2, 6) else before[at] for at in range(9)]
-    assert len(await trail.find(AuditQuery(subject="alice", kind="call"))) == 6
+    assert len(await acme.find(AuditQuery(subject="alice", kind="call"))) == 6
 
 
-async def test_pruning_can_split_a_batch(records: Records) -> None:
+async def test_pruning_can_split_a_batch(audit_store: AuditStore) -> None:
     """The rest of the batch is unchanged, and counted and found as before."""
 
     def early(heads: Sequence[ChainHead], _: Checkpoint | None) -> tuple[Checkpoint, ChainHead]:
         return Checkpoint(2, "at 2", "signed"), sign(heads, None)[1]
 
-    trail = records.for_tenant("acme").trail
+    acme = audit_store.tenant_log("acme")
     batch = [new_record(1), new_record(2, tool="look"), new_record(3), new_record(4)]
-    await records.audit.write({("acme", 1): batch}, linked)
-    await trail.check(early)
-    before = await trail.chain(1).rows(0, 9)
-    await prune(trail, 2, new_record(9, kind="retention"))
-    after = await trail.chain(1).rows(0, 9)
+    await audit_store.write({("acme", 1): batch}, linked)
+    await acme.check(early)
+    before = await acme.chain(1).rows(0, 9)
+    await prune(acme, 2, new_record(9, kind="retention"))
+    after = await acme.chain(1).rows(0, 9)
 
     assert after[:2] == before[2:]
-    assert [(segment.first, segment.last) for segment in await trail.chain(1).segments(0, 9)] == [
-        (3, 4),
-        (5, 5),
-    ]
-    assert [count.number for count in await trail.count(0, HOUR)] == [1, 3]  # of what was written
-    assert await trail.find(AuditQuery(tool="look")) == []
+    bounds = [(segment.first, segment.last) for segment in await acme.chain(1).segments(0, 9)]
+    assert bounds == [(3, 4), (5, 5)]
+    assert [count.number for count in await acme.count(0, HOUR)] == [
+        1,
+        3,
+    ]  # of what was written
+    assert await acme.find(AuditQuery(tool="look")) == []

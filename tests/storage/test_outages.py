@@ -5,15 +5,17 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import asyncpg
 import pytest
 from redis.asyncio.connection import BlockingConnectionPool
 
+from gatepost.storage import shared_store as shared_stores
 from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.shared_store import SharedStore
+from gatepost.storage.shared_store import SharedStore, WakeUps
 from gatepost.storage.sql import database
 from gatepost.storage.sql.records import SqlRecords, migrate
 from gatepost.storage.valkey import channels
@@ -24,6 +26,8 @@ from tests.support.measuring import capture_logs
 from tests.support.stores import POSTGRES_PASSWORD as POSTGRES_PASSWORD
 from tests.support.stores import VALKEY_PASSWORD as VALKEY_PASSWORD
 from tests.support.stores import Postgres, Valkey
+
+NEVER_S = 3_600.0
 
 
 @pytest.fixture
@@ -185,6 +189,31 @@ async def test_subscribers_are_notified_again_after_an_outage(own_valkey: Valkey
 
     assert VALKEY_PASSWORD not in str(outage.value)
     assert b"lost" not in follower.heard
+
+
+async def test_a_polling_task_is_woken_again_after_an_outage(
+    own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its subscription is renewed, whether it began before the outage or during it."""
+    monkeypatch.setattr(channels, "ANSWER_S", 0.2)
+    monkeypatch.setattr(shared_stores, "SUBSCRIBE_AGAIN_S", 0.05)
+    shared_store = await open_shared_store(own_valkey.url())
+    acme = shared_store.for_tenant("acme")
+    async with WakeUps(partial(acme.follow, "t")) as before:
+        own_valkey.stop()
+        with pytest.raises(StoreUnavailable):
+            await acme.publish("t", b"lost")
+        async with WakeUps(partial(acme.follow, "t")) as during, asyncio.timeout(30):
+            states = [during.is_following]
+            own_valkey.start()
+            await during.wait(NEVER_S)
+            states.append(during.is_following)
+            await acme.publish("t", b"back")
+            await during.wait(NEVER_S)
+            await before.wait(NEVER_S)
+    await shared_store.aclose()
+
+    assert states == [False, True]
 
 
 async def test_connections_to_a_demoted_server_are_closed(own_valkey: Valkey) -> None:

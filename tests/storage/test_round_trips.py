@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from gatepost.audit.batches import WriteAttempt
+from gatepost.audit.batches import RingLinker, WriteAttempt
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
 from gatepost.secrets.keyring import KeyRing
@@ -57,14 +57,15 @@ async def test_a_batch_of_fifty_tenants_is_one_round_trip(
         await open_records(url_through(emptied_postgres, to_postgres)),
         KeyRing.ephemeral(),
     )
+    audit_store = records.open_audit(RingLinker(keyring))
     body = {name: RecordBody(at=1, kind="call", tenant=name, outcome="success") for name in TENANTS}
     batch = {(name, 1): [new_record(body[name], {})] * 2 for name in TENANTS}
-    await records.audit.write(batch, WriteAttempt(keyring).link)
+    await audit_store.write(batch, WriteAttempt(keyring).link)
     before = len(to_postgres.requests)
 
-    await records.audit.write(batch, WriteAttempt(keyring).link)
+    await audit_store.write(batch, WriteAttempt(keyring).link)
     took = len(to_postgres.requests) - before
-    heads = await records.audit.heads("", 99)
+    heads = await audit_store.heads("", 99)
     await records.aclose()
 
     assert took == 1

@@ -35,21 +35,28 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "records.db"
 
 
+class FileProcess:
+    """The file as another process of the same servers opens it."""
+
+    def __init__(self, records: SqlRecords, linker: RingLinker) -> None:
+        self.records, self.store = records, records.open_audit(linker)
+
+    async def aclose(self) -> None:
+        await self.records.aclose()
+
+
 @pytest.fixture
-async def file(path: Path) -> AsyncIterator[SqlRecords]:
+async def file(path: Path) -> AsyncIterator[FileProcess]:
     """Yield a database where the tenants `acme` and `globex` have one record each."""
     records = await process(path)
     await write(records, acme=1, globex=1)
     yield records
-    await records.audit.aclose()
     await records.aclose()
 
 
-async def process(path: Path) -> SqlRecords:
+async def process(path: Path, linker: RingLinker | None = None) -> FileProcess:
     """Open the file as another process of the same servers does."""
-    records = await opened(f"sqlite:///{path}")
-    records.audit.attach(RingLinker(RING))
-    return records
+    return FileProcess(await opened(f"sqlite:///{path}"), linker or RingLinker(RING))
 
 
 def batch_of(**numbers: int) -> RecordsByChain:
@@ -60,12 +67,12 @@ def batch_of(**numbers: int) -> RecordsByChain:
     }
 
 
-async def write(records: SqlRecords, **numbers: int) -> None:
-    await records.audit.write(batch_of(**numbers), linked)
+async def write(records: FileProcess, **numbers: int) -> None:
+    await records.store.write(batch_of(**numbers), linked)
 
 
-async def numbers(records: SqlRecords, tenant: str = "acme") -> list[int]:
-    return [row.number for row in await records.for_tenant(tenant).trail.chain(1).rows(0, 100_000)]
+async def numbers(records: FileProcess, tenant: str = "acme") -> list[int]:
+    return [row.number for row in await records.store.tenant_log(tenant).chain(1).rows(0, 100_000)]
 
 
 def wal(path: Path, number: int = 1) -> Path:
@@ -89,7 +96,7 @@ class Calls:
 
 
 async def test_a_batch_is_one_file_write_without_a_statement(
-    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of records does not matter; it does not wait for the database's writer."""
     many = {f"t{number}": 3 for number in range(50)}
@@ -104,19 +111,19 @@ async def test_a_batch_is_one_file_write_without_a_statement(
     assert await numbers(file, "t7") == [1, 2, 3]
 
 
-async def test_a_merge_is_one_segment_for_each_chain(file: SqlRecords) -> None:
+async def test_a_merge_is_one_segment_for_each_chain(file: FileProcess) -> None:
     """The records of all batches are joined, and the head is proven once."""
     for _ in range(20):
         await write(file, acme=2, globex=1)
-    acme = await file.for_tenant("acme").trail.chain(1).segments(0, 99)
-    globex = await file.for_tenant("globex").trail.chain(1).segments(0, 99)
+    acme = await file.store.tenant_log("acme").chain(1).segments(0, 99)
+    globex = await file.store.tenant_log("globex").chain(1).segments(0, 99)
 
     assert [(segment.first, segment.last) for segment in acme] == [(1, 41)]
     assert [(segment.first, segment.last) for segment in globex] == [(1, 21)]
 
 
 async def test_each_process_has_a_write_ahead_log(
-    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lowest that is free, for this user only; the end of a process frees it."""
     others, calls = [await process(path) for _ in range(2)], Calls(monkeypatch, "fsync")
@@ -125,7 +132,7 @@ async def test_each_process_has_a_write_ahead_log(
     folders = len(calls.made)  # a new file is found after a loss of power
     logs_exist = [wal(path, number).exists() for number in (1, 2, 3, 4)]
     modes = {wal(path, number).stat().st_mode & 0o777 for number in (1, 2, 3)}
-    await others[0].audit.aclose()
+    await others[0].store.aclose()
     next_one = await process(path)
     await write(next_one, acme=1)
     for other in (*others, next_one):
@@ -136,7 +143,7 @@ async def test_each_process_has_a_write_ahead_log(
     assert await numbers(file) == [1, 2, 3, 4]
 
 
-async def test_two_processes_merge_each_others_batches_once(file: SqlRecords, path: Path) -> None:
+async def test_two_processes_merge_each_others_batches_once(file: FileProcess, path: Path) -> None:
     """The process that reads merges both; the other continues after that."""
     other = await process(path)
     for _ in range(3):
@@ -167,18 +174,6 @@ async def test_a_write_ahead_log_begins_anew_when_no_process_writes(
     assert read_numbers == [1, 2, 3, 4]
 
 
-async def test_more_records_than_fit_one_transaction_are_merged(
-    file: SqlRecords, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several transactions merge each record once."""
-    monkeypatch.setattr(merger_module, "AT_ONCE", 2_000)
-    for _ in range(30):
-        await write(file, acme=3, globex=2)
-
-    assert await numbers(file) == [*range(1, 92)]
-    assert await numbers(file, "globex") == [*range(1, 62)]
-
-
 class HangingDisk:
     """A disk that does not answer until it is told to."""
 
@@ -198,7 +193,7 @@ FAILURES = {"no space": ("pwrite", errno.ENOSPC), "no disk": ("fdatasync", errno
 @pytest.mark.parametrize("merged", [False, True], ids=["alone", "merged by another"])
 @pytest.mark.parametrize("name", FAILURES)
 async def test_a_batch_that_failed_is_written_once(
-    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch, name: str, merged: bool
+    file: FileProcess, path: Path, monkeypatch: pytest.MonkeyPatch, name: str, merged: bool
 ) -> None:
     """The log may already have it, in whole or in part, although its writer got an error."""
     function, code = FAILURES[name]
@@ -213,11 +208,11 @@ async def test_a_batch_that_failed_is_written_once(
     with monkeypatch.context() as patch:
         patch.setattr(os, function, fail)
         with pytest.raises(StoreUnavailable, match=r"records\.db-audit-1 cannot be written"):
-            await file.audit.write(batch, linked)
+            await file.store.write(batch, linked)
     if merged:
-        await other.audit.link_pending()
+        await other.store.link_pending()
     calls = Calls(monkeypatch, "pwrite", "fdatasync")
-    await file.audit.write(batch, linked)
+    await file.store.write(batch, linked)
     assert calls.made[-1] == "fdatasync"
     # To synchronise again what failed once would do nothing.
     assert merged or "pwrite" in calls.made
@@ -228,7 +223,7 @@ async def test_a_batch_that_failed_is_written_once(
 
 
 async def test_another_batch_follows_one_that_failed(
-    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unacknowledged batch may be kept, and no acknowledged batch is lost."""
     other = await process(path)
@@ -239,25 +234,25 @@ async def test_another_batch_follows_one_that_failed(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", fail)
         with pytest.raises(StoreUnavailable):
-            await file.audit.write({("acme", 1): [new_record(7)]}, linked)
-    await other.audit.link_pending()
-    await file.audit.write({("acme", 1): [new_record(8)]}, linked)
-    times = [row.at for row in await other.for_tenant("acme").trail.chain(1).rows(1, 9)]
+            await file.store.write({("acme", 1): [new_record(7)]}, linked)
+    await other.store.link_pending()
+    await file.store.write({("acme", 1): [new_record(8)]}, linked)
+    times = [row.at for row in await other.store.tenant_log("acme").chain(1).rows(1, 9)]
     await other.aclose()
 
     assert times == [7, 8]
 
 
 async def test_tables_that_cannot_be_written_are_an_outage(
-    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It begins with a failed merge; acknowledged records are merged later."""
     await write(file, acme=1)
     with monkeypatch.context() as patch:
         patch.setattr(merger_module, "connect", _full)
-        vars(file.audit)["_merger"].close()
+        vars(file.store)["_merger"].close()
         with pytest.raises(StoreUnavailable):
-            await file.audit.link_pending()
+            await file.store.link_pending()
         with pytest.raises(StoreUnavailable):
             await write(file, acme=1)
     await write(file, acme=1)
@@ -269,7 +264,7 @@ def _full(_: str) -> sqlite3.Connection:
     raise sqlite3.OperationalError("database or disk is full")
 
 
-async def test_records_for_a_removed_file_are_refused(file: SqlRecords, path: Path) -> None:
+async def test_records_for_a_removed_file_are_refused(file: FileProcess, path: Path) -> None:
     """The write is refused until the file is back."""
     aside = path.with_name("aside.db")
     os.rename(path, aside)
@@ -293,7 +288,7 @@ def rename_file(source: Path) -> None:
 
 @pytest.mark.parametrize("lose", [Path.unlink, rename_file, replace_file])
 async def test_a_removed_write_ahead_log_loses_no_record(
-    file: SqlRecords, path: Path, lose: Callable[[Path], object]
+    file: FileProcess, path: Path, lose: Callable[[Path], object]
 ) -> None:
     """The process still has its records and writes them to another log."""
     await write(file, acme=2)
@@ -307,7 +302,7 @@ async def test_a_removed_write_ahead_log_loses_no_record(
 
 
 async def test_the_write_ahead_log_of_another_database_is_not_merged(
-    file: SqlRecords, path: Path, tmp_path: Path
+    file: FileProcess, path: Path, tmp_path: Path
 ) -> None:
     """An operator may remove or replace a database and leave the files beside it."""
     await write(file, acme=5)
@@ -317,7 +312,7 @@ async def test_the_write_ahead_log_of_another_database_is_not_merged(
     other = await process(elsewhere)
     await write(other, globex=1)
     read_numbers = [await numbers(other, tenant) for tenant in ("acme", "globex")]
-    operator_kinds = [row.kind for row in await other.for_tenant("-").trail.chain(1).rows(0, 9)]
+    operator_kinds = [row.kind for row in await other.store.tenant_log("-").chain(1).rows(0, 9)]
     damaged = wal(elsewhere).with_name("records.db-audit-1.damaged-1")
     await other.aclose()
 
@@ -326,13 +321,13 @@ async def test_the_write_ahead_log_of_another_database_is_not_merged(
     assert damaged.stat().st_mode & 0o777 == 0o600
 
 
-async def test_an_argument_is_not_taken_for_a_frame(file: SqlRecords, path: Path) -> None:
+async def test_an_argument_is_not_taken_for_a_frame(file: FileProcess, path: Path) -> None:
     """Such an argument does not make the log of a killed process look changed."""
     await write(file, acme=1)
     frame = wal(path).read_bytes().strip(b"\0")
     forged = frame.decode("latin-1")
-    await file.audit.write({("acme", 1): [new_record(reason=forged)]}, linked)
-    vars(file.audit)["_wal"].close()  # as when the process is killed
+    await file.store.write({("acme", 1): [new_record(reason=forged)]}, linked)
+    vars(file.store)["_wal"].close()  # as when the process is killed
     wal_file = wal(path).read_bytes()
     wal(path).write_bytes(wal_file[:-1].rstrip(b"\0")[:-1])  # it was half written
     other = await process(path)
@@ -344,34 +339,34 @@ async def test_an_argument_is_not_taken_for_a_frame(file: SqlRecords, path: Path
 
 
 async def test_a_writer_that_hangs_is_an_outage(
-    file: SqlRecords, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Callers get an error in time, and the batch is not written twice."""
     disk = HangingDisk(monkeypatch)
     monkeypatch.setattr(module, "ANSWER_S", 0.1)
     batch = batch_of(acme=1)
     with pytest.raises(StoreUnavailable, match="in time"):
-        await file.audit.write(batch, linked)
+        await file.store.write(batch, linked)
     disk.go.set()
     monkeypatch.setattr(module, "ANSWER_S", LONG_WAIT_S)
-    await file.audit.write(batch, linked)
+    await file.store.write(batch, linked)
 
     assert await numbers(file) == [1, 2]
 
 
 async def test_a_batch_of_a_cancelled_writer_is_still_written(
-    file: SqlRecords, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next writer gets the result of its own batch."""
     disk = HangingDisk(monkeypatch)
-    writing = asyncio.ensure_future(file.audit.write({("acme", 1): [new_record(7)]}, linked))
+    writing = asyncio.ensure_future(file.store.write({("acme", 1): [new_record(7)]}, linked))
     await asyncio.to_thread(disk.began.wait, LONG_WAIT_S)
     writing.cancel()
     disk.go.set()
-    await file.audit.write({("acme", 1): [new_record(8)]}, linked)
+    await file.store.write({("acme", 1): [new_record(8)]}, linked)
 
     assert writing.cancelled()
-    assert [row.at for row in await file.for_tenant("acme").trail.chain(1).rows(1, 9)] == [7, 8]
+    assert [row.at for row in await file.store.tenant_log("acme").chain(1).rows(1, 9)] == [7, 8]
 
 
 def test_the_writer_thread_survives_the_end_of_its_event_loop(
@@ -379,7 +374,7 @@ def test_the_writer_thread_survives_the_end_of_its_event_loop(
 ) -> None:
     """The thread continues with the next writer."""
 
-    async def leave() -> tuple[SqlRecords, HangingDisk]:
+    async def leave() -> tuple[FileProcess, HangingDisk]:
         records = await process(path)
         await write(records, acme=1)
         disk = HangingDisk(monkeypatch)
@@ -388,7 +383,7 @@ def test_the_writer_thread_survives_the_end_of_its_event_loop(
         writing.cancel()
         return records, disk
 
-    async def arrive(records: SqlRecords) -> list[int]:
+    async def arrive(records: FileProcess) -> list[int]:
         await write(records, acme=1)
         read_numbers = await numbers(records)
         await records.aclose()

@@ -16,11 +16,11 @@ from gatepost.storage.audit import ChainHead
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
-from gatepost.storage.sql.records import SqlRecords, opened
+from gatepost.storage.sql.records import opened
 from gatepost.storage.sql.sqlite import QueuedConnection, connect
 from gatepost.storage.sql.sqlite_audit_wal import has_more
 from tests.storage.test_audit import linked, new_record
-from tests.storage.test_sqlite_wal import LONG_WAIT_S, path
+from tests.storage.test_sqlite_wal import LONG_WAIT_S, FileProcess, path
 from tests.support.measuring import capture_logs
 
 __all__ = ["path"]  # a fixture
@@ -28,37 +28,34 @@ RING = KeyRing.ephemeral()
 
 
 @pytest.fixture
-async def file(path: Path) -> AsyncIterator[SqlRecords]:
+async def file(path: Path) -> AsyncIterator[FileProcess]:
     """Yield a database without any records."""
     records = await process(path)
     yield records
-    await records.audit.aclose()
     await records.aclose()
 
 
-async def process(path: Path) -> SqlRecords:
-    """Open the file as another process of the same servers does."""
-    records = await opened(f"sqlite:///{path}")
-    records.audit.attach(RingLinker(RING))
-    return records
+async def process(path: Path) -> FileProcess:
+    """Open the file as another process of servers with a temporary key ring does."""
+    return FileProcess(await opened(f"sqlite:///{path}"), RingLinker(RING))
 
 
-async def write(records: SqlRecords, at: int) -> None:
-    await records.audit.write({("acme", 1): [new_record(at)]}, linked)
+async def write(records: FileProcess, at: int) -> None:
+    await records.store.write({("acme", 1): [new_record(at)]}, linked)
 
 
-async def kinds(records: SqlRecords, tenant: str = "acme") -> list[str]:
-    return [row.kind for row in await records.for_tenant(tenant).trail.chain(1).rows(0, 99)]
+async def kinds(records: FileProcess, tenant: str = "acme") -> list[str]:
+    return [row.kind for row in await records.store.tenant_log(tenant).chain(1).rows(0, 99)]
 
 
 def wal(path: Path) -> Path:
     return path.with_name(f"{path.name}-audit-1")
 
 
-def kill(records: SqlRecords) -> None:
+def kill(records: FileProcess) -> None:
     """Unlock its write-ahead log, and do nothing more."""
-    vars(records.audit)["_wal"].close()
-    vars(records.audit)["_linker"] = None
+    vars(records.store)["_wal"].close()
+    vars(records.store)["_linker"] = None
 
 
 class FullDatabase(QueuedConnection):
@@ -76,7 +73,7 @@ def _full(path: str) -> sqlite3.Connection:
 
 
 async def test_no_frame_is_appended_before_the_row_of_the_log_is_written(
-    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a kill, no process would know what the first frame continues."""
     with monkeypatch.context() as patch:
@@ -95,7 +92,7 @@ async def test_no_frame_is_appended_before_the_row_of_the_log_is_written(
 
 
 async def test_a_changed_write_ahead_log_stays_changed_until_that_is_recorded(
-    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that fails does not hide it, and each attempt does not keep another copy."""
     for at in (7, 8, 9):
@@ -144,23 +141,23 @@ class FailingDisk:
 
 
 async def test_a_batch_is_written_again_after_a_disk_error(
-    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a write error the system keeps the data in memory and never writes it."""
     await write(file, 7)
     disk, batch = FailingDisk(path, monkeypatch), {("acme", 1): [new_record(8, reason="wanted")]}
     disk.is_broken = True
     with pytest.raises(StoreUnavailable):
-        await file.audit.write(batch, linked)
+        await file.store.write(batch, linked)
     disk.is_broken = False
-    await file.audit.write(batch, linked)
+    await file.store.write(batch, linked)
 
     assert b"wanted" in disk.content
     assert len(await kinds(file)) == 2
 
 
 async def test_the_name_of_a_write_ahead_log_is_durable_before_a_batch(
-    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file whose folder was not synchronised may be gone after the loss of power."""
     synchronised, original = list[Path](), os.fsync
@@ -177,7 +174,7 @@ async def test_the_name_of_a_write_ahead_log_is_durable_before_a_batch(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_an_unexpected_error_of_a_merge_is_an_outage(
-    file: SqlRecords, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise batches would be acknowledged and never merged."""
     await write(file, 7)
@@ -188,9 +185,9 @@ async def test_an_unexpected_error_of_a_merge_is_an_outage(
     with monkeypatch.context() as patch, capture_logs() as logged:
         patch.setattr(merger_module, "recorded_ends", fail)
         patch.setattr(module, "IDLE_S", 0.01)
-        vars(file.audit)["_merging"].wake()
+        vars(file.store)["_merging"].wake()
         async with asyncio.timeout(LONG_WAIT_S):
-            while not file.audit.is_failing:
+            while not file.store.is_failing:
                 await asyncio.to_thread(int)
         with pytest.raises(MemoryError):
             await write(file, 8)
@@ -199,7 +196,7 @@ async def test_an_unexpected_error_of_a_merge_is_an_outage(
     assert [event["reason"] for event in logged if event["event"] == "audit_not_merged"] == [
         "an unexpected error"
     ]
-    assert not file.audit.is_failing
+    assert not file.store.is_failing
     assert len(await kinds(file)) == 2
 
 
@@ -223,9 +220,9 @@ def test_arguments_that_resemble_headers_cost_no_proofs(tmp_path: Path) -> None:
     assert (more, linker.proofs) == (False, 0)
 
 
-async def test_a_closed_store_refuses_writes(file: SqlRecords) -> None:
+async def test_a_closed_store_refuses_writes(file: FileProcess) -> None:
     """The write fails with an error that says so."""
-    await file.audit.aclose()
+    await file.store.aclose()
 
     with pytest.raises(StoreUnavailable, match="closed"):
         await write(file, 7)

@@ -14,8 +14,7 @@ from gatepost.audit.batches import RingLinker
 from gatepost.storage.audit import ChainHead
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
-from gatepost.storage.sql.records import SqlRecords, opened
-from tests.storage.test_sqlite_wal import RING, numbers, path, process, wal, write
+from tests.storage.test_sqlite_wal import RING, FileProcess, numbers, path, process, wal, write
 from tests.support.stores import failing_commits
 
 __all__ = ["path"]  # a fixture
@@ -24,7 +23,7 @@ HEADER = "<4sIHQ32s"
 
 
 @pytest.fixture
-async def file(path: Path) -> AsyncIterator[SqlRecords]:
+async def file(path: Path) -> AsyncIterator[FileProcess]:
     """Yield a database where the tenant `acme` has one record."""
     records = await process(path)
     await write(records, acme=1)
@@ -43,7 +42,7 @@ async def test_a_first_commit_that_failed_loses_no_record(
         with pytest.raises(StoreUnavailable, match="OperationalError"):
             await write(records, acme=1)
     await write(records, acme=2)
-    vars(records.audit)["_wal"].close()  # as when the process is killed
+    vars(records.store)["_wal"].close()  # as when the process is killed
     other = await process(path)
     own_numbers, operator_numbers = await numbers(other), await numbers(other, "-")
     await other.aclose()
@@ -52,7 +51,7 @@ async def test_a_first_commit_that_failed_loses_no_record(
 
 
 async def test_the_row_of_another_database_loses_no_record(
-    file: SqlRecords, path: Path, tmp_path: Path
+    file: FileProcess, path: Path, tmp_path: Path
 ) -> None:
     """It has a valid proof of the same ring and claims that more records are merged."""
     (tmp_path / "other").mkdir()
@@ -70,13 +69,13 @@ async def test_the_row_of_another_database_loses_no_record(
     assert await kinds(file) == ["break", "call", "call"]
 
 
-async def kinds(records: SqlRecords) -> list[str]:
+async def kinds(records: FileProcess) -> list[str]:
     """Return the kinds of acme's records."""
-    return [row.kind for row in await records.for_tenant("acme").trail.chain(1).rows(0, 99)]
+    return [row.kind for row in await records.store.tenant_log("acme").chain(1).rows(0, 99)]
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["running", "killed"])
-async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: bool) -> None:
+async def test_a_forged_frame_is_not_merged(file: FileProcess, path: Path, runs: bool) -> None:
     """An attacker can compute its digest; the server overwrites the frame, or records a break."""
     await write(file, acme=1)
     wal_content = wal(path).read_bytes().rstrip(b"\0")
@@ -89,7 +88,7 @@ async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: 
         written.seek(len(wal_content))
         written.write(forged + content)
     if not runs:
-        vars(file.audit)["_wal"].close()
+        vars(file.store)["_wal"].close()
     other = await process(path)
     merged_kinds = await kinds(other)
     operator_numbers = await numbers(other, "-")
@@ -101,22 +100,22 @@ async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: 
     assert (merged_kinds, operator_numbers) == (["call"] * (3 if runs else 2), [] if runs else [1])
 
 
-async def test_a_process_that_ended_leaves_no_half_batch(file: SqlRecords, path: Path) -> None:
+async def test_a_process_that_ended_leaves_no_half_batch(file: FileProcess, path: Path) -> None:
     """The rest could have data of an erased person in a log that no process opens again."""
     other = await process(path)
     await write(other, globex=1)
-    vars(file.audit)["_wal"].close()  # as when the process is killed
-    await other.audit.link_pending()
+    vars(file.store)["_wal"].close()  # as when the process is killed
+    await other.store.link_pending()
     with wal(path).open("r+b") as written:
         written.write(b"GPA1 half a frame")
-    await other.audit.link_pending()
+    await other.store.link_pending()
     await other.aclose()
 
     assert wal(path).stat().st_size == 0
 
 
 async def test_a_write_ahead_log_that_cannot_be_emptied_is_no_outage(
-    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+    file: FileProcess, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its records are in the tables already."""
 
@@ -125,7 +124,7 @@ async def test_a_write_ahead_log_that_cannot_be_emptied_is_no_outage(
 
     other = await process(path)
     await write(other, acme=1)
-    vars(file.audit)["_wal"].close()  # as when the process is killed
+    vars(file.store)["_wal"].close()  # as when the process is killed
     with monkeypatch.context() as patch:
         patch.setattr(merger_module, "overwrite", fail)
         numbers_before = await numbers(other)
@@ -149,14 +148,13 @@ class ProofLinker(RingLinker):
 
 
 async def test_a_log_full_of_frame_markers_does_not_delay_the_start(
-    file: SqlRecords, path: Path
+    file: FileProcess, path: Path
 ) -> None:
     """A caller who sends it cannot delay the start after a kill: no part of it is looked at."""
-    vars(file.audit)["_wal"].close()  # as when the process is killed
+    vars(file.store)["_wal"].close()  # as when the process is killed
     with wal(path).open("r+b") as file_handle:
         file_handle.write(b"GPA1" * 10_000 + b"GPA1 and a longer text, " * 10_000)
-    other = await opened(f"sqlite:///{path}")
-    other.audit.attach(ProofLinker(RING))
+    other = await process(path, ProofLinker(RING))
     await write(other, globex=1)
     await other.aclose()
 
@@ -170,12 +168,11 @@ async def test_a_log_that_another_process_reuses_loses_no_record(path: Path) -> 
     await write(file, acme=2)
     wal(path).unlink()
     await write(other, globex=3)
-    await other.audit.link_pending()
+    await other.store.link_pending()
     chains = [
-        await file.for_tenant(tenant).trail.chain(1).rows(0, 99) for tenant in ("acme", "globex")
+        await file.store.tenant_log(tenant).chain(1).rows(0, 99) for tenant in ("acme", "globex")
     ]
     for records in (other, file):
-        await records.audit.aclose()
         await records.aclose()
 
     kinds = [[row.kind for row in rows if row.kind != "break"] for rows in chains]

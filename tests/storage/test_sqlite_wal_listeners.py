@@ -21,21 +21,20 @@ class ListeningProcess:
     """A process, the times of the records that it wrote, and of those that its listener heard."""
 
     def __init__(self, records: SqlRecords) -> None:
-        self.records = records
         self.wrote: list[int] = []
         self.heard: list[int] = []
         self.chains: list[tuple[int, int]] = []
         loop = asyncio.get_running_loop()
-        records.audit.attach(RingLinker(RING, self._hear, loop))
+        self.store = records.open_audit(RingLinker(RING, self._hear, loop))
 
     async def write(self, *times: int) -> None:
         """Write a batch with records of these times; times differ."""
-        await self.records.audit.write({("acme", 1): [new_record(at) for at in times]}, linked)
+        await self.store.write({("acme", 1): [new_record(at) for at in times]}, linked)
         self.wrote += times
 
     async def merge(self) -> None:
         """Merge all that is in the write-ahead logs, and let the listener hear of it."""
-        await self.records.audit.link_pending()
+        await self.store.link_pending()
         await asyncio.sleep(0)
 
     def _hear(self, tenant: str, rows: Sequence[AuditRow]) -> None:
@@ -53,7 +52,6 @@ async def two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asyn
         for _ in range(2):
             records = await opened(f"sqlite:///{tmp_path / 'records.db'}")
             stack.push_async_callback(records.aclose)
-            stack.push_async_callback(records.audit.aclose)
             databases.append(ListeningProcess(records))
         yield databases[0], databases[1]
 
@@ -99,6 +97,6 @@ async def test_a_listener_hears_the_numbers_that_the_records_have_in_the_chain(
     await other.write(4)
     await first.merge()
     await other.merge()
-    rows = await first.records.for_tenant("acme").trail.chain(1).rows(0, 9)
+    rows = await first.store.tenant_log("acme").chain(1).rows(0, 9)
 
     assert sorted(first.chains + other.chains) == sorted((row.at, row.number) for row in rows)

@@ -3,6 +3,9 @@
 import asyncio
 from functools import partial
 
+import pytest
+
+from gatepost.storage import shared_store as shared_stores
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import (
     DeliverMessage,
@@ -57,16 +60,39 @@ class UnavailableSharedStore:
         return await self._shared_store.follow(topic, deliver)
 
 
-async def test_without_the_shared_store_the_poll_ends_the_wait() -> None:
+async def test_without_the_shared_store_the_poll_ends_the_wait(
+    shared_store: SharedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The wait ends by itself, and the topic is followed as soon as the shared store is back."""
-    acme = MemorySharedStore().for_tenant("acme")
-    out: TenantSharedStore = UnavailableSharedStore(acme, times=2)  # type: ignore[assignment]  # all that it is asked for
+    acme = shared_store.for_tenant("acme")
+    out: TenantSharedStore = UnavailableSharedStore(acme, times=3)  # type: ignore[assignment]  # all that it is asked for
     async with WakeUps(partial(out.follow, "topic")) as wake_ups, asyncio.timeout(WITHIN_S):
         await wake_ups.wait(0.0)
-        assert not await wake_ups.follow()
-        assert await wake_ups.follow()
+        assert not wake_ups.is_following
+
+    monkeypatch.setattr(shared_stores, "SUBSCRIBE_AGAIN_S", 0.01)
+    async with WakeUps(partial(out.follow, "topic")) as wake_ups, asyncio.timeout(WITHIN_S):
+        states = [wake_ups.is_following]
+        await wake_ups.wait(NEVER_S)  # for the messages that it has missed
+        states.append(wake_ups.is_following)
         await acme.publish("topic", b"")
         await wake_ups.wait(NEVER_S)
+
+    assert states == [False, True]
+
+
+async def test_no_subscription_is_made_after_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempts end with the block."""
+    monkeypatch.setattr(shared_stores, "SUBSCRIBE_AGAIN_S", 0.0)
+    acme = MemorySharedStore().for_tenant("acme")
+    out: TenantSharedStore = UnavailableSharedStore(acme, times=1)  # type: ignore[assignment]  # all that it is asked for
+    async with WakeUps(partial(out.follow, "topic")) as wake_ups:
+        pass
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert not wake_ups.is_following
+    assert not acme._followers
 
 
 async def test_no_subscription_is_left_behind() -> None:

@@ -117,7 +117,7 @@ class OpenExchange:
         return block
 
     async def frame(self) -> Any:
-        """Return the next message; COMMENT for a sign of life, None for the end of the stream."""
+        """Return the next message; COMMENT for a keep-alive comment, None for the stream's end."""
         block = await asyncio.wait_for(self._blocks.get(), WITHIN_S)
         if block is None or isinstance(block, str):
             return block
@@ -125,7 +125,7 @@ class OpenExchange:
         return json.loads(block["data"])
 
     async def next(self) -> Any:
-        """Return the next message after any signs of life; None for the end."""
+        """Return the next message after any keep-alive comments; None for the end."""
         while (found := await self.frame()) == COMMENT:
             pass
         return found

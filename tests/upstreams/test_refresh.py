@@ -240,7 +240,7 @@ async def test_a_persons_catalogue_is_fetched_with_their_own_connection(
     connections.personal["crm", BOB] = ScriptedUpstream(tool("bobs"))
     server = await register(replica.store, catalogue="person")
     for who in (ALICE, BOB):
-        replica.refresher.want(server, who)
+        replica.refresher.request_catalogue(server, who)
     await replica.settle()
 
     assert await replica.keys(server, ALICE) == ["alices"]

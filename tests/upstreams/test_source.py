@@ -47,7 +47,7 @@ class Remembered(CatalogueDemandListener):
     def __init__(self) -> None:
         self.wanted: list[tuple[str, tuple[str, ...] | None]] = []
 
-    def want(self, server: UpstreamServer, principal: tuple[str, ...] | None) -> None:
+    def request_catalogue(self, server: UpstreamServer, principal: tuple[str, ...] | None) -> None:
         self.wanted.append((server.name, principal))
 
 

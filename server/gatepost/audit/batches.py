@@ -15,14 +15,15 @@ from gatepost.audit.chain import (
     first,
     proven,
     split_rows,
-    suspicion,
+    tampering_reason,
     writer_member,
 )
-from gatepost.audit.record import AuditEntry
+from gatepost.audit.record import AuditEntry, BuiltRecord
 from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
     AuditRow,
+    AuditStore,
     ChainHead,
     ChainKey,
     NewAuditRecord,
@@ -31,7 +32,6 @@ from gatepost.storage.audit import (
 from gatepost.storage.audit_segments import Damaged, element, rows_of, segments
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.records import Records
 
 MAX_WAITING = 10_000
 """Records that are kept in memory during an outage of the database."""
@@ -104,7 +104,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
             self.broken.pop(chain, None)
         reason = self.break_reasons.get(chain, "") if self.break_reasons else ""
         if not reason and stored_head is not last_head and stored_head != last_head:
-            reason = suspicion(stored_head, last_head, self.keyring)
+            reason = tampering_reason(stored_head, last_head, self.keyring)
         if reason:
             self.broken[chain] = head.number, reason
             at = new_records[0].at if new_records else int(time.time() * 1000)
@@ -183,13 +183,13 @@ class WriteAttempt(msgspec.Struct, eq=False):
             raise StoreUnavailable("other records were written meanwhile")  # `is_written` tells
         return stored_head.hash == head.hash
 
-    async def is_written(self, records: Records) -> bool | None:
+    async def is_written(self, audit_store: AuditStore) -> bool | None:
         """Return whether its records are in the chain; None if the chain is shorter."""
         # All chains of a batch grow together, so checking one of them is enough.
         for (tenant, writer), head in list(self.heads.items())[:1]:
             try:
                 last_rows = (
-                    await records.for_tenant(tenant).trail.chain(writer).rows(head.number - 1, 1)
+                    await audit_store.tenant_log(tenant).chain(writer).rows(head.number - 1, 1)
                 )
             except Damaged:
                 return False
@@ -251,14 +251,14 @@ class Batch(msgspec.Struct, eq=False):
             extra={"records": records, "reason": reason, "refusing": is_refusing},
         )
 
-    async def written(self, records: Records) -> WriteAttempt | None:
+    async def written(self, audit_store: AuditStore) -> WriteAttempt | None:
         """
         Return the attempt that has written the batch, if the chain contains one.
 
         Forgets those that have not and cannot any more. Raises StoreUnavailable.
         """
         for attempt in tuple(self.attempts):
-            is_written = await attempt.is_written(records)
+            is_written = await attempt.is_written(audit_store)
             if is_written:
                 return attempt
             if is_written is False:
@@ -275,10 +275,12 @@ class DelayedRecords(msgspec.Struct, eq=False):
 
     def add(self, built: Mapping[str, Sequence[NewAuditRecord]], reserved: int) -> None:
         """Add built records behind the *reserved* records of a batch, as many as fit."""
-        new_entries = [(tenant, record, None) for tenant, new in built.items() for record in new]
+        new_entries = [
+            BuiltRecord(tenant, record) for tenant, new in built.items() for record in new
+        ]
         free_entries = max(MAX_WAITING - len(self.entries) - reserved, 0)
         self.entries += new_entries[:free_entries]
-        self.lost_counts.update(tenant for tenant, _, _ in new_entries[free_entries:])
+        self.lost_counts.update(entry.tenant for entry in new_entries[free_entries:])
         if new_entries[free_entries:]:
             log.error("audit_records_lost", extra={"records": len(new_entries[free_entries:])})
 
@@ -287,7 +289,9 @@ class DelayedRecords(msgspec.Struct, eq=False):
         taken_entries, self.entries = self.entries[:LATE_AT_ONCE], self.entries[LATE_AT_ONCE:]
         lost_counts, self.lost_counts = self.lost_counts, Counter()
         gaps: list[AuditEntry] = [
-            (tenant, log_record("gap", tenant, "lost", int(now * 1000), records=str(number)), None)
+            BuiltRecord(
+                tenant, log_record("gap", tenant, "lost", int(now * 1000), records=str(number))
+            )
             for tenant, number in lost_counts.items()
         ]
         return [*gaps, *taken_entries]

@@ -93,7 +93,9 @@ def _signed_part(head: ChainHead) -> bytes:
     return _encode([head.tenant, head.writer, head.number, head.hash.hex(), head.pruned])
 
 
-def suspicion(stored_head: ChainHead | None, last_head: ChainHead | None, keyring: KeyRing) -> str:
+def tampering_reason(
+    stored_head: ChainHead | None, last_head: ChainHead | None, keyring: KeyRing
+) -> str:
     """Return why *stored_head* cannot be the last head of a chain; empty if it can."""
     if stored_head is None:
         return "the end of the chain is gone" if last_head else ""
@@ -128,9 +130,9 @@ class HeadProofs(msgspec.Struct, eq=False):
         """Implement `Linker`."""
         return is_proven(head, self.keyring)
 
-    def doubt(self, head: ChainHead) -> str:
+    def invalid_reason(self, head: ChainHead) -> str:
         """Implement `Linker`."""
-        return suspicion(head, None, self.keyring)
+        return tampering_reason(head, None, self.keyring)
 
 
 def writer_member(writer: int) -> bytes:

@@ -24,11 +24,11 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
     CHECKPOINTS,
     FIRST_WRITER,
+    AuditStore,
     ChainHead,
     ChainKey,
     Checkpoint,
 )
-from gatepost.storage.records import Records
 from gatepost.telemetry.logs import TrustedText
 
 PURPOSE = "audit checkpoint"
@@ -155,9 +155,9 @@ class CheckpointSigner:
     """
 
     def __init__(
-        self, records: Records, keyring: KeyRing, *, clock: Callable[[], float] = time.time
+        self, audit_store: AuditStore, keyring: KeyRing, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._records, self._keyring, self._clock = records, keyring, clock
+        self._audit_store, self._keyring, self._clock = audit_store, keyring, clock
 
     async def sign(self, *, within_s: float | None = None) -> bool:
         """
@@ -173,9 +173,7 @@ class CheckpointSigner:
         after = ""
         while True:
             began = time.monotonic()
-            heads = await self._records.audit.heads(
-                after, AT_ONCE, unsigned=self._keyring.current.id
-            )
+            heads = await self._audit_store.heads(after, AT_ONCE, unsigned=self._keyring.current.id)
             await self._sign(heads)
             if len(heads) < AT_ONCE:
                 return True
@@ -214,13 +212,13 @@ class CheckpointSigner:
                 log.error("audit_checkpoint_refused", extra={"tenant": ends[0].tenant})
                 return None
 
-        checkpoints = await self._records.audit.sign([*heads], sign)
+        checkpoints = await self._audit_store.sign([*heads], sign)
         for tenant, checkpoint in checkpoints.items():
             _log_checkpoint(tenant, checkpoint)
 
     async def sign_tenant(self, tenant: str) -> None:
         """Sign a checkpoint of a tenant's chains if any has grown; raises Unproven."""
-        checkpoint = await self._records.for_tenant(tenant).trail.check(self._checked)
+        checkpoint = await self._audit_store.tenant_log(tenant).check(self._checked)
         if checkpoint is not None:
             _log_checkpoint(tenant, checkpoint)
 
@@ -247,7 +245,7 @@ class CheckpointSigner:
             chain: [log_record("key", chain[0], "renewed", at, key=key_id)] for chain in chains
         }
         attempt = WriteAttempt(self._keyring)
-        await self._records.audit.write(new_records, attempt.link)
+        await self._audit_store.write(new_records, attempt.link)
         attempt.report()
 
 

@@ -10,6 +10,7 @@ from gatepost.audit.chain import encode, text
 from gatepost.audit.record import (
     REFUSED,
     AuditEntry,
+    BuiltRecord,
     EndedCall,
     RecordBody,
     RecordedPerson,
@@ -162,9 +163,8 @@ class RefusalCounter:
             for refusal_key, refusals in caller_refusals.counted.items():
                 caller = refusals.call.caller
                 record = _new_record(refusal_key, refusals, offset, peers=self.peers)
-                self._add(
-                    (caller.tenant_id, record, None if refusal_key[4] in AUDIT_LIMITS else caller)
-                )
+                charged = None if refusal_key[4] in AUDIT_LIMITS else caller
+                self._add(BuiltRecord(caller.tenant_id, record, charged))
 
 
 def _refusal_key(entry: EndedCall) -> RefusalKey | None:
@@ -275,7 +275,7 @@ class AuditEvents:
             details={name: text(clean(value)) for name, value in (details or {}).items()},
         )
         try:
-            await self._add((tenant, new_record(body, side), caller))
+            await self._add(BuiltRecord(tenant, new_record(body, side), caller))
         except CommitFailed as failure:
             raise StoreUnavailable(f"it could not be put on record: {failure}") from None
 

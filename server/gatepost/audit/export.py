@@ -24,10 +24,10 @@ from gatepost.audit.verify import Examination, VerificationResult, verdict
 from gatepost.storage.audit import (
     CHECKPOINTS,
     AuditRow,
+    AuditStore,
     Checkpoint,
     TenantChain,
 )
-from gatepost.storage.records import Records
 from gatepost.telemetry.logs import in_json
 
 FORMAT = 1
@@ -68,20 +68,20 @@ _encode = msgspec.json.encode
 _line = msgspec.json.Decoder(ExportLine).decode
 
 
-async def exported(records: Records, tenant: str, *, since: int = 0) -> AsyncIterator[bytes]:
+async def exported(audit_store: AuditStore, tenant: str, *, since: int = 0) -> AsyncIterator[bytes]:
     """
     Yield the lines of a tenant's records since a time, in milliseconds since the epoch.
 
     They begin after a checkpoint, so that they can be verified. Raises StoreUnavailable.
     """
-    trail = records.for_tenant(tenant).trail
-    signed = await trail.checkpoints()
-    heads = await trail.heads()
+    tenant_log = audit_store.tenant_log(tenant)
+    signed = await tenant_log.checkpoints()
+    heads = await tenant_log.heads()
     removed = {head.writer: head.pruned for head in heads}
     after = pruned = removed.get(CHECKPOINTS, 0)
     ends = dict[int, int]()
     for checkpoint in signed:
-        if checkpoint.number > after and await is_before(trail, checkpoint, since, removed):
+        if checkpoint.number > after and await is_before(tenant_log, checkpoint, since, removed):
             after = checkpoint.number
     yield line(ExportLine(gatepost_audit=Title(tenant, after, pruned)))
     for checkpoint in signed:
@@ -90,12 +90,12 @@ async def exported(records: Records, tenant: str, *, since: int = 0) -> AsyncIte
         end = last_numbers(checkpoint)
         if checkpoint.number > after:
             for writer, number in end.items():
-                async for row in _rows(trail.chain(writer), ends.get(writer, 0), number):
+                async for row in _rows(tenant_log.chain(writer), ends.get(writer, 0), number):
                     yield line(of_row(row))
         ends |= end
         yield line(of_checkpoint(checkpoint))
-    for writer in await trail.writers():
-        async for row in _rows(trail.chain(writer), ends.get(writer, 0), None):
+    for writer in await tenant_log.writers():
+        async for row in _rows(tenant_log.chain(writer), ends.get(writer, 0), None):
             yield line(of_row(row))
 
 

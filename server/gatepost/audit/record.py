@@ -14,11 +14,11 @@ from gatepost.storage.audit import (
     FIRST_WRITER,
     AuditQuery,
     AuditRow,
+    AuditStore,
     NewAuditRecord,
     Position,
     record_id,
 )
-from gatepost.storage.records import Records
 from gatepost.tools.calls.redacted_call import RedactedCall
 from gatepost.tools.calls.stage import RaisedReason
 from gatepost.tools.offers.offer import Call, Failure, Tool
@@ -194,9 +194,9 @@ def read(row: AuditRow) -> AuditRecord:
     return msgspec.structs.replace(record, private=private, hash=row.hash.hex())
 
 
-async def search(records: Records, tenant: str, query: AuditQuery) -> list[AuditRecord]:
+async def search(audit_store: AuditStore, tenant: str, query: AuditQuery) -> list[AuditRecord]:
     """Return a tenant's records that match *query*, the newest first; raises StoreUnavailable."""
-    return [read(row) for row in await records.for_tenant(tenant).trail.find(query)]
+    return [read(row) for row in await audit_store.tenant_log(tenant).find(query)]
 
 
 def person_of(caller: TenantContext, peer: str = "") -> RecordedPerson:
@@ -221,9 +221,24 @@ def address(peer: str) -> str:
 
 
 EndedCall = tuple[Call, float, float, list[RedactedCall], Failure | RaisedReason | None]
-"""The call, when it began and ended (`perf_counter`), its redacted call if any, its ending."""
-AuditEntry = EndedCall | tuple[str, NewAuditRecord, TenantContext | None]
-"""A call, or a finished new record with its tenant and the caller whose quota it counts against."""
+"""
+The call, when it began and ended (`perf_counter`), its redacted call if any, its ending.
+
+Each call makes one: a plain tuple takes a third of the time of a struct.
+"""
+
+
+class BuiltRecord(msgspec.Struct, frozen=True, gc=False):
+    """A new record of a tenant that needs no building."""
+
+    tenant: str
+    record: NewAuditRecord
+    caller: TenantContext | None = None
+    """The caller whose quota it counts against; None: it counts against none."""
+
+
+AuditEntry = EndedCall | BuiltRecord
+"""What waits to be written. A tuple is told from a struct without cost."""
 
 
 def is_limited(ending: Failure | RaisedReason) -> TypeGuard[Failure]:
@@ -231,12 +246,11 @@ def is_limited(ending: Failure | RaisedReason) -> TypeGuard[Failure]:
     return isinstance(ending, Failure) and ending.kind == "rate_limit"
 
 
-def only_read(entry: EndedCall) -> bool:
-    """Return whether the call succeeded, and the tool declares that it changes nothing."""
-    redacted_calls, ending = entry[3], entry[4]
-    if ending is not None or not redacted_calls:
+def only_read(entry: AuditEntry) -> bool:
+    """Return whether it is a call that succeeded, of a tool that declares to change nothing."""
+    if not isinstance(entry, tuple) or entry[4] is not None or not entry[3]:
         return False
-    offer = redacted_calls[0].offer
+    offer = entry[3][0].offer
     return not isinstance(offer, Tool) or offer.effects.read_only
 
 

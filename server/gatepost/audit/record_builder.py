@@ -139,7 +139,7 @@ class RecordBuilder:
         self, entries: Sequence[AuditEntry], now: tuple[float, float], settings: AuditSettings
     ) -> dict[str, list[NewAuditRecord]]:
         """Return what `new_records` returns, from another thread if it takes long."""
-        size = sum(len(entry[0].arguments) for entry in entries if len(entry) != 3)
+        size = sum(len(entry[0].arguments) for entry in entries if isinstance(entry, tuple))
         if size <= LIGHT_BYTES and len(entries) <= LIGHT_ENTRIES:
             # In another thread it would take twice as long, because both threads compete for the
             # interpreter's lock.
@@ -158,11 +158,11 @@ class RecordBuilder:
         if self._peers != settings.peers:
             self._peers, self._callers = settings.peers, {}
         if settings.calls == "changes":
-            entries = [entry for entry in entries if len(entry) == 3 or not only_read(entry)]
+            entries = [entry for entry in entries if not only_read(entry)]
         calls = [
             redacted
             for entry in entries
-            if len(entry) != 3
+            if isinstance(entry, tuple)
             for redacted in entry[3]
             if redacted.has_begun or entry[4] is None or not is_limited(entry[4])
         ]
@@ -174,8 +174,8 @@ class RecordBuilder:
         offset, built = now[0] - now[1], dict[str, list[NewAuditRecord]]()
         sizes: list[tuple[TenantContext, int]] = []
         for entry in entries:
-            if len(entry) == 3:
-                tenant, record, caller = entry
+            if not isinstance(entry, tuple):
+                tenant, record, caller = entry.tenant, entry.record, entry.caller
             else:
                 caller = entry[0].caller
                 tenant = caller.tenant_id

@@ -19,13 +19,14 @@ from gatepost.background import during
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
     CHECKPOINTS,
+    AuditStore,
     ChainHead,
     ChainKey,
     Checkpoint,
     NewAuditRecord,
     Segment,
+    TenantAuditLog,
     TenantChain,
-    TenantTrail,
 )
 from gatepost.storage.audit_segments import Damaged
 from gatepost.storage.errors import StoreUnavailable
@@ -68,17 +69,17 @@ class Retention:
     ) -> None:
         self._records, self._keyring, self._writer = records, keyring, writer
         self._clock = clock
-        self.signer = CheckpointSigner(records, keyring, clock=clock)
+        self.signer = CheckpointSigner(writer.store, keyring, clock=clock)
 
     async def prune(self) -> None:
         """Remove records older than `audit.retention_days`; raises StoreUnavailable."""
         days, after = self._writer.settings.retention_days, ""
-        while days and (heads := await self._records.audit.heads(after, AT_ONCE)):
+        while days and (heads := await self._writer.store.heads(after, AT_ONCE)):
             for tenant in heads:
                 began = time.monotonic()
                 before = self._clock() - days * DAY_S
                 try:
-                    await prune(self._records, self._keyring, tenant, before, self._clock)
+                    await prune(self._writer.store, self._keyring, tenant, before, self._clock)
                 except Damaged:  # records of other tenants are removed all the same
                     log.error("audit_prune_refused", extra={"tenant": tenant})
                 await pause(time.monotonic() - began)
@@ -141,9 +142,9 @@ class DetailErasure:
     """
 
     def __init__(
-        self, records: Records, keyring: KeyRing, *, clock: Callable[[], float] = time.time
+        self, audit_store: AuditStore, keyring: KeyRing, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._records, self._keyring, self._clock = records, keyring, clock
+        self._audit_store, self._keyring, self._clock = audit_store, keyring, clock
 
     async def erase_subject(self, tenant: str, issuer: str, subject: str) -> int:
         """
@@ -167,15 +168,15 @@ class DetailErasure:
     async def erase_tenant(self, tenant: str) -> int:
         """Erase the details of all of a tenant's records, and its sums; return how many records."""
         erased = await self._erase(tenant, lambda side: True, "tenant")
-        await self._records.for_tenant(tenant).trail.forget_counts()
+        await self._audit_store.tenant_log(tenant).forget_counts()
         return erased
 
     async def _erase(self, tenant: str, concerns: Callable[[SaltedDetails], bool], why: str) -> int:
-        trail = self._records.for_tenant(tenant).trail
+        tenant_log = self._audit_store.tenant_log(tenant)
         return sum(
             [
-                await self._erase_in(trail.chain(writer), tenant, concerns, why)
-                for writer in await trail.writers()
+                await self._erase_in(tenant_log.chain(writer), tenant, concerns, why)
+                for writer in await tenant_log.writers()
             ]
         )
 
@@ -198,7 +199,7 @@ class DetailErasure:
 
 
 async def prune(
-    records: Records,
+    audit_store: AuditStore,
     keyring: KeyRing,
     tenant: str,
     before: float,
@@ -211,9 +212,9 @@ async def prune(
     records up to the last checkpoint before that time are removed, because the remaining chains
     must start at a checkpoint.
     """
-    trail, removed = records.for_tenant(tenant).trail, 0
-    pruned = {head.writer: head.pruned for head in await trail.heads()}
-    while checkpoint := await _next_cut(trail, pruned, int(before * 1000)):
+    tenant_log, removed = audit_store.tenant_log(tenant), 0
+    pruned = {head.writer: head.pruned for head in await tenant_log.heads()}
+    while checkpoint := await _next_cut(tenant_log, pruned, int(before * 1000)):
         # A chain that has not grown since the last removal has nothing to remove.
         through = {
             writer: number
@@ -228,7 +229,9 @@ async def prune(
         through[CHECKPOINTS] = checkpoint.number
         attempt = PruningAttempt(keyring, through=through)
         try:
-            is_pruned = await trail.prune(through, {**new_records, CHECKPOINTS: []}, attempt.link)
+            is_pruned = await tenant_log.prune(
+                through, {**new_records, CHECKPOINTS: []}, attempt.link
+            )
         except Unproven:
             log.error("audit_prune_refused", extra={"tenant": tenant})
             break
@@ -241,22 +244,24 @@ async def prune(
     return removed
 
 
-async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -> Checkpoint | None:
+async def _next_cut(
+    tenant_log: TenantAuditLog, pruned: Mapping[int, int], limit: int
+) -> Checkpoint | None:
     """Return the checkpoint for the next cut, not too far from the last one."""
     cut, last = None, pruned.get(CHECKPOINTS, 0)
-    for checkpoint in await trail.checkpoints():
+    for checkpoint in await tenant_log.checkpoints():
         if checkpoint.number <= last:
             continue
         if cut and checkpoint.number > last + PRUNED_AT_ONCE:
             break
-        if not await is_before(trail, checkpoint, limit, pruned):
+        if not await is_before(tenant_log, checkpoint, limit, pruned):
             break
         cut = checkpoint
     return cut
 
 
 async def is_before(
-    trail: TenantTrail, checkpoint: Checkpoint, limit: int, removed: Mapping[int, int]
+    tenant_log: TenantAuditLog, checkpoint: Checkpoint, limit: int, removed: Mapping[int, int]
 ) -> bool:
     """
     Return whether the last records that it covers are from before *limit* (milliseconds).
@@ -267,7 +272,7 @@ async def is_before(
     for writer, number in ends.items():
         if number <= removed.get(writer, 0):
             continue  # an earlier removal has taken it, and the writer has written nothing since
-        last = await trail.chain(writer).rows(number - 1, 1)
+        last = await tenant_log.chain(writer).rows(number - 1, 1)
         if not last or last[0].number != number or last[0].at >= limit:
             return False
     return bool(ends)

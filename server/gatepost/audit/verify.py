@@ -13,12 +13,12 @@ from gatepost.storage.audit import (
     CHECKPOINTS,
     FIRST_WRITER,
     AuditRow,
+    AuditStore,
     ChainHead,
     Checkpoint,
+    TenantAuditLog,
     TenantChain,
-    TenantTrail,
 )
-from gatepost.storage.records import Records
 
 PAGE = 100
 """The number of segments that are read at once."""
@@ -189,7 +189,7 @@ class VerificationResult(msgspec.Struct, frozen=True):
 
 
 async def verify(
-    records: Records,
+    audit_store: AuditStore,
     tenant: str,
     keys: PublicKeys,
     keyring: KeyRing | None,
@@ -206,7 +206,7 @@ async def verify(
     for _ in range(MAX_READINGS):
         examination = Examination(tenant, keys)
         try:
-            await _examine(examination, records.for_tenant(tenant).trail, keyring, anchors)
+            await _examine(examination, audit_store.tenant_log(tenant), keyring, anchors)
         except BadRecord as error:
             result = verdict(tenant, examination, error)
         else:
@@ -230,26 +230,26 @@ def verdict(
 
 async def _examine(
     examination: Examination,
-    trail: TenantTrail,
+    tenant_log: TenantAuditLog,
     keyring: KeyRing | None,
     anchors: Sequence[Checkpoint],
 ) -> None:
-    last, signed = await _checkpoints(trail)
+    last, signed = await _checkpoints(tenant_log)
     examination.begin(signed, anchors, last.pruned if last is not None else 0)
     # Chains are read after the checkpoints, so that they have what those cover.
-    for writer in sorted({*await trail.writers(), *examination.named()}):
-        await _examine_chain(examination, trail, writer, keyring)
+    for writer in sorted({*await tenant_log.writers(), *examination.named()}):
+        await _examine_chain(examination, tenant_log, writer, keyring)
     examination.end()
     examination.head(last, keyring)
 
 
-async def _checkpoints(trail: TenantTrail) -> tuple[ChainHead | None, list[Checkpoint]]:
+async def _checkpoints(tenant_log: TenantAuditLog) -> tuple[ChainHead | None, list[Checkpoint]]:
     """Return the checkpoints and the head of their chain, which fit unless they were changed."""
-    last = _head_of(CHECKPOINTS, await trail.heads())
+    last = _head_of(CHECKPOINTS, await tenant_log.heads())
     while True:
-        signed = await trail.checkpoints()
+        signed = await tenant_log.checkpoints()
         # A server may have signed another checkpoint meanwhile.
-        before, last = last, _head_of(CHECKPOINTS, await trail.heads())
+        before, last = last, _head_of(CHECKPOINTS, await tenant_log.heads())
         if last == before:
             return last, signed
 
@@ -259,12 +259,12 @@ def _head_of(writer: int, heads: Sequence[ChainHead]) -> ChainHead | None:
 
 
 async def _examine_chain(
-    examination: Examination, trail: TenantTrail, writer: int, keyring: KeyRing | None
+    examination: Examination, tenant_log: TenantAuditLog, writer: int, keyring: KeyRing | None
 ) -> None:
     if writer < FIRST_WRITER:
         raise BadRecord(writer, 1, "no server writes with this number, so it was added")
-    head, chain = _head_of(writer, await trail.heads()), examination.chain(writer)
-    has_records = await _segments(chain, trail.chain(writer), head)
+    head, chain = _head_of(writer, await tenant_log.heads()), examination.chain(writer)
+    has_records = await _segments(chain, tenant_log.chain(writer), head)
     chain.end()
     chain.removed(through := examination.removed(writer))
     if head is None:
@@ -274,9 +274,9 @@ async def _examine_chain(
     if head.pruned != through:
         raise BadRecord(writer, through + 1, "the end of the chain says that it was removed")
     chain.head(head, keyring)
-    later_segments = await trail.chain(writer).segments(head.number + 1, 1)
+    later_segments = await tenant_log.chain(writer).segments(head.number + 1, 1)
     # The chain may have grown meanwhile.
-    now = _head_of(writer, await trail.heads()) if later_segments else None
+    now = _head_of(writer, await tenant_log.heads()) if later_segments else None
     if later_segments and (now is None or now.number < later_segments[0].first):
         raise BadRecord(writer, head.number + 1, "it comes after the end of the chain")
 

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import Context
 from time import perf_counter
 
 from gatepost.audit.batches import (
@@ -20,6 +19,7 @@ from gatepost.audit.batches import (
 from gatepost.audit.events import AuditEvents
 from gatepost.audit.record import AuditEntry
 from gatepost.audit.record_builder import RecordBuilder
+from gatepost.background import started
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import FIRST_WRITER
@@ -77,12 +77,12 @@ class AuditWriter:
         """The writer of the chains that new batches extend; see `NumberLease`."""
         self.events = AuditEvents(self._add, redaction, clock)
         self._refusals = self.events.refusals
-        self._records, self._clock = records, clock
+        self._clock = clock
         self._charge, self._observe = charge, observe
         self._builder = RecordBuilder()
         loop = None if listener is None else asyncio.get_running_loop()
         self._linker = RingLinker(keyring, listener, loop)
-        records.audit.attach(self._linker)
+        self.store = records.open_audit(self._linker)
         self._waiting: list[AuditEntry] = []
         self._commit = CommitFuture()
         """The commit of the records in `_waiting`."""
@@ -90,6 +90,8 @@ class AuditWriter:
         """The batch that is being written; kept until it is durable."""
         self._delayed = DelayedRecords()
         self._closing = False
+        self._drained = asyncio.Event()
+        """Set when a closing writer has nothing left to write, or cannot write it."""
         self._task: asyncio.Task[None] | None = None
         self._wake: Callable[[None], object] | None = self._begin
         """The function that makes the task write; None while it writes."""
@@ -135,14 +137,10 @@ class AuditWriter:
 
     def _begin(self, _: None = None) -> None:
         self._wake = None
-        # The task and its callback keep their context for the life of the process: that of the call
-        # with the first record would keep the call in memory.
-        context = Context()
-        self._task = asyncio.get_running_loop().create_task(self._write(), context=context)
-        self._task.add_done_callback(self._on_task_end, context=context)
+        self._task = started("audit_writer", self._write)
 
     async def _write(self) -> None:
-        """Write whenever records wait, until the writer is closed; retry failed batches."""
+        """Write whenever records wait, and retry failed batches; release all calls at the end."""
         pause = FIRST_RETRY_S
         try:
             while True:
@@ -150,7 +148,7 @@ class AuditWriter:
                     # With nothing left to write, no attempt could end an outage.
                     self.refusing = self.failing = False
                     if self._closing:
-                        return
+                        self._drained.set()
                     idle = asyncio.get_running_loop().create_future()
                     self._wake = idle.set_result
                     await idle
@@ -161,26 +159,17 @@ class AuditWriter:
                 self._let_go(outage)
                 await self._delay()
                 if self._closing:
-                    return
+                    self._drained.set()  # `aclose` then cancels this
                 # Random, so that processes do not retry at the same moment.
                 await asyncio.sleep(min(pause, RETRY_S) * RANDOM.uniform(0.5, 1.0))
                 pause *= 2
         finally:
-            self._wake = self._begin
-
-    def _on_task_end(self, task: "asyncio.Task[None]") -> None:
-        """Handle the end of the task: release all calls, and keep all records."""
-        if self._closing:
-            self._settle("the server stops")
-        elif not task.cancelled() and (error := task.exception()) is not None:
-            # An error instead of an outage; calls are treated alike, and the batch is retried.
-            log.error("audit_stopped", exc_info=error)
-            self._let_go(type(error).__name__)
-            asyncio.get_running_loop().call_later(RETRY_S, self._resume)
-
-    def _resume(self) -> None:
-        if self._wake == self._begin and not self._closing:
-            self._begin()
+            if self._closing:
+                self._wake = self._begin
+                self._settle("the server stops")
+            else:
+                # An error instead of an outage; calls are treated alike, and the batch is retried.
+                self._let_go("an unexpected error")
 
     async def _write_batch(self) -> str | None:
         """
@@ -227,7 +216,7 @@ class AuditWriter:
 
     async def _attempt(self, batch: Batch) -> WriteAttempt:
         """Return the attempt that has written the batch; raises StoreUnavailable."""
-        if batch.attempts and (written := await batch.written(self._records)) is not None:
+        if batch.attempts and (written := await batch.written(self.store)) is not None:
             return written
         if not batch.new_records:
             now = (self._clock(), perf_counter())
@@ -238,7 +227,7 @@ class AuditWriter:
         attempt = WriteAttempt(linker.keyring, linker.last_heads, earlier, after=linker.committed)
         batch.attempts.append(attempt)
         try:
-            await self._records.audit.write(batch.new_records, attempt.link)
+            await self.store.write(batch.new_records, attempt.link)
         except AlreadyWritten as already_written:
             return already_written.attempt
         return attempt
@@ -291,10 +280,12 @@ class AuditWriter:
             self._wake = None
             wake(None)
         if (task := self._task) is not None:
-            await asyncio.wait([task], timeout=CLOSING_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), CLOSING_S)
+            self._wake = None
             task.cancel()
             with suppress(StoreUnavailable):  # in that case another process links them
-                await self._records.audit.link_pending()
+                await self.store.link_pending()
             await asyncio.sleep(0)  # for the listener
         if lost_records := len(self) + (0 if self._batch is None else len(self._batch.entries)):
             log.error("audit_records_lost", extra={"records": lost_records})

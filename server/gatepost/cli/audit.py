@@ -27,10 +27,9 @@ from gatepost.cli.siem import in_format
 from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import Checkpoint, record_id
+from gatepost.storage.audit import AuditStore, Checkpoint, record_id
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.storage.records import Records
 from gatepost.telemetry.logs import configure
 
 T = TypeVar("T")
@@ -144,19 +143,19 @@ def export(
     config = fit_for(path, SETTINGS)
     begin = int(since.replace(tzinfo=UTC).timestamp() * 1000) if since is not None else 0
 
-    async def work(records: Records, keyring: KeyRing) -> None:
-        if not await records.for_tenant(tenant).trail.heads():
+    async def work(audit_store: AuditStore, keyring: KeyRing) -> None:
+        if not await audit_store.tenant_log(tenant).heads():
             # The export is then valid but empty, which could be mistaken for a complete one.
-            hint = nearest(tenant, await records.audit.tenants())
+            hint = nearest(tenant, await audit_store.tenants())
             click.echo(f"There are no audit records of tenant {visible(tenant)}.{hint}", err=True)
-        await CheckpointSigner(records, keyring).sign_tenant(tenant)
-        lines = exported(records, tenant, since=begin)
+        await CheckpointSigner(audit_store, keyring).sign_tenant(tenant)
+        lines = exported(audit_store, tenant, since=begin)
         if form != "jsonl":
-            lines = in_format(records, tenant, form, begin)
+            lines = in_format(audit_store, tenant, form, begin)
         async for text in lines:
             output.write(text)
 
-    _at_the_trail(config, work)
+    _with_audit_log(config, work)
 
 
 @audit.command()
@@ -177,31 +176,31 @@ def checkpoint(tenant: str | None, path: Path) -> None:
     verify` detects even a rollback of the whole database.
     """
 
-    async def work(records: Records, keyring: KeyRing) -> list[Checkpoint]:
+    async def work(audit_store: AuditStore, keyring: KeyRing) -> list[Checkpoint]:
         newest = []
-        for name in [tenant] if tenant else await records.audit.tenants():
-            await CheckpointSigner(records, keyring).sign_tenant(name)
-            newest += (await records.for_tenant(name).trail.checkpoints())[-1:]
+        for name in [tenant] if tenant else await audit_store.tenants():
+            await CheckpointSigner(audit_store, keyring).sign_tenant(name)
+            newest += (await audit_store.tenant_log(name).checkpoints())[-1:]
         return newest
 
-    for signed in _at_the_trail(fit_for(path, SETTINGS), work):
+    for signed in _with_audit_log(fit_for(path, SETTINGS), work):
         click.echo(line(of_checkpoint(signed)), nl=False)
 
 
 def _in_database(
     config: Config, tenant: str | None, keys: PublicKeys, checkpoints: NamedCheckpoints
 ) -> list[VerificationResult]:
-    async def work(records: Records, keyring: KeyRing) -> list[VerificationResult]:
+    async def work(audit_store: AuditStore, keyring: KeyRing) -> list[VerificationResult]:
         # Older public keys may be only in the file.
         all_keys = {**keys, **public_keys(keyring)}
-        tenants = {*await records.audit.tenants(), *(name for name, _ in checkpoints)}
+        tenants = {*await audit_store.tenants(), *(name for name, _ in checkpoints)}
         results = []
         for audited in sorted({tenant} if tenant else tenants):
             anchors = [checkpoint for name, checkpoint in checkpoints if name == audited]
-            results.append(await verify(records, audited, all_keys, keyring, anchors))
+            results.append(await verify(audit_store, audited, all_keys, keyring, anchors))
         return results
 
-    return _at_the_trail(config, work)
+    return _with_audit_log(config, work)
 
 
 def _ring(config: Config) -> KeyRing:
@@ -213,8 +212,8 @@ def _ring(config: Config) -> KeyRing:
     return KeyRing.load(config.keys.ring, group_read=config.keys.group_read)
 
 
-def _at_the_trail(config: Config, do: Callable[[Records, KeyRing], Awaitable[T]]) -> T:
-    """Run *do* with the configured records open, and return its result."""
+def _with_audit_log(config: Config, do: Callable[[AuditStore, KeyRing], Awaitable[T]]) -> T:
+    """Run *do* with the configured audit log open, and return its result."""
     keyring = _ring(config)
     database = resolved_setting(config.storage.database)
     if database == MEMORY:
@@ -224,11 +223,8 @@ def _at_the_trail(config: Config, do: Callable[[Records, KeyRing], Awaitable[T]]
         )
 
     async def work() -> T:
-        records = await open_records(database)
-        async with aclosing(records):
-            # Running servers may have records that are not linked yet.
-            records.audit.attach(RingLinker(keyring))
-            return await do(records, keyring)
+        async with aclosing(await open_records(database)) as records:
+            return await do(records.open_audit(RingLinker(keyring)), keyring)
 
     configure(level="warning", form="console")
     try:

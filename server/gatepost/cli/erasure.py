@@ -122,11 +122,13 @@ async def erased(
     await asyncio.sleep(PROPAGATION_S)
     await erasure.run(click.echo)
     if stores.keyring is not None:
-        erased_count = await DetailErasure(records, stores.keyring).erase_tenant(tenant_id)
+        erased_count = await DetailErasure(stores.audit_store, stores.keyring).erase_tenant(
+            tenant_id
+        )
         click.echo(f"erased the details of {erased_count} audit records")
         # Written after the erasure, so that the record of who did it stays.
         await stores.note(tenant_id, "tenant", "erased", reason=reason)
-    elif await records.for_tenant(tenant_id).trail.heads():
+    elif await stores.audit_store.tenant_log(tenant_id).heads():
         raise unproven()
     click.echo(
         f"Tenant {tenant_id} is erased. It stays suspended until you run "
@@ -178,13 +180,13 @@ async def forgotten(person: ErasedPerson, yes: bool, reason: str, stores: OpenSt
         click.echo("removed this person from the recent callers")
     click.echo("Files in the tenant's workspace stay, because they do not belong to one person.")
     if stores.keyring is not None:
-        erasure = DetailErasure(records, stores.keyring)
+        erasure = DetailErasure(stores.audit_store, stores.keyring)
         # The audit log of all tenants is included, because it has revocations by subject.
         both = (tenant_id, EVERY_TENANT)
         details = sum([await erasure.erase_subject(chain, issuer, subject) for chain in both])
         click.echo(f"erased the details of {details} audit records")
         await stores.note(tenant_id, "tenant", "person erased", reason=reason)
-    elif await records.for_tenant(tenant_id).trail.heads():
+    elif await stores.audit_store.tenant_log(tenant_id).heads():
         raise unproven()
     return True
 

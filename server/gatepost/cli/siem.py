@@ -9,8 +9,7 @@ import msgspec
 from gatepost.audit.export import PAGE
 from gatepost.audit.record import AuditRecord, read
 from gatepost.runtime.version import version
-from gatepost.storage.audit import FIRST_WRITER
-from gatepost.storage.records import Records
+from gatepost.storage.audit import FIRST_WRITER, AuditStore
 from gatepost.telemetry.logs import escaped_line, in_json
 
 FormName = Literal["cef", "otlp"]
@@ -19,13 +18,13 @@ RECORDS_PER_REQUEST = 100
 
 
 async def in_format(
-    records: Records, tenant: str, form: FormName, since: int
+    audit_store: AuditStore, tenant: str, form: FormName, since: int
 ) -> AsyncIterator[bytes]:
     """Yield the records in CEF or OTLP format, writer by writer."""
-    trail = records.for_tenant(tenant).trail
-    for writer in await trail.writers():
+    tenant_log = audit_store.tenant_log(tenant)
+    for writer in await tenant_log.writers():
         after = 0
-        while page := await trail.chain(writer).rows(after, PAGE):
+        while page := await tenant_log.chain(writer).rows(after, PAGE):
             after = page[-1].number
             selected = [read(row) for row in page if row.at >= since]
             if form == "otlp":

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import click
 import msgspec
 
+from gatepost.audit.batches import RingLinker
 from gatepost.audit.record import RecordedPerson
 from gatepost.audit.writer import AuditWriter
 from gatepost.cli.configuration import administrator, check_store, fit_for, nearest
@@ -19,7 +20,7 @@ from gatepost.runtime.reload import known_tenants
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.secrets.store import SecretStore
-from gatepost.storage.audit import EVERY_TENANT
+from gatepost.storage.audit import EVERY_TENANT, AuditStore
 from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.records import Records
@@ -48,6 +49,7 @@ class OpenStores(msgspec.Struct, frozen=True):
     shared_store: SharedStore
     keyring: KeyRing | None
     """None if there is no key ring, or it cannot be read."""
+    audit_store: AuditStore
     audit_writer: AuditWriter | None
     """None if the audit log is disabled, or there is no key to sign it."""
 
@@ -94,7 +96,12 @@ def run_with_stores(config: Config, do: Callable[[OpenStores], Awaitable[T]]) ->
                 redaction = Redaction(SecretCache(SecretStore(records, keyring)))
                 audit_writer = AuditWriter(records, keyring, redaction, config.audit)
                 closing.push_async_callback(audit_writer.aclose)
-            return await do(OpenStores(records, shared_store, keyring, audit_writer))
+                audit_store = audit_writer.store
+            else:
+                linker = None if keyring is None else RingLinker(keyring)
+                audit_store = records.open_audit(linker)
+            stores = OpenStores(records, shared_store, keyring, audit_store, audit_writer)
+            return await do(stores)
 
     configure(level="error", form="console")
     try:

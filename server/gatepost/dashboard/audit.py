@@ -23,11 +23,11 @@ from gatepost.storage.audit import (
     FIRST_WRITER,
     AuditQuery,
     AuditRow,
+    AuditStore,
     Checkpoint,
     Position,
     record_id,
 )
-from gatepost.storage.records import Records
 
 PAGE_SIZE = 50
 MAX_TEXT = 200
@@ -85,14 +85,14 @@ class RecordProof(msgspec.Struct, frozen=True, kw_only=True):
 class AuditPages:
     """Render the pages of the audit log."""
 
-    def __init__(self, layout: PageLayout, records: Records) -> None:
-        self._layout, self._records = layout, records
+    def __init__(self, layout: PageLayout, audit_store: AuditStore) -> None:
+        self._layout, self._audit_store = layout, audit_store
 
     async def search(self, page_request: PageRequest) -> PageResponse:
         """Show the newest matching records, page by page."""
         filter_, before = sought_of(page_request), _position(page_request.query.get("before", ""))
         audit_query = filter_.audit_query(self._layout.clock(), before)
-        results = await search_back(self._records, page_request.tenant, audit_query)
+        results = await search_back(self._audit_store, page_request.tenant, audit_query)
         next_before = results.next_before(PAGE_SIZE)
         older = (
             f"/audit?{filter_.query(before='-'.join(map(str, next_before)))}" if next_before else ""
@@ -113,15 +113,15 @@ class AuditPages:
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show one record with its proof."""
         writer, number = _record_key(page_request.path["record"])
-        trail = self._records.for_tenant(page_request.tenant).trail
-        chain = trail.chain(writer)
+        tenant_log = self._audit_store.tenant_log(page_request.tenant)
+        chain = tenant_log.chain(writer)
         rows = await chain.rows(max(number - 2, 0), 2)
         row = next((candidate for candidate in rows if candidate.number == number), None)
         if row is None:
             raise NotShown
         record = read(row)
         arguments = record.private.get("arguments")
-        proof = proof_of(number, rows, await trail.checkpoints())
+        proof = proof_of(number, rows, await tenant_log.checkpoints())
         return self._layout.page(
             "record.html",
             page_request,
@@ -151,7 +151,7 @@ class FoundRecords(msgspec.Struct, frozen=True):
         return None if self.looked_since is None else (self.looked_since, 1, 1)
 
 
-async def search_back(records: Records, tenant: str, query: AuditQuery) -> FoundRecords:
+async def search_back(audit_store: AuditStore, tenant: str, query: AuditQuery) -> FoundRecords:
     """
     Return the newest matching records, of a part of all where the search would read very many.
 
@@ -160,14 +160,14 @@ async def search_back(records: Records, tenant: str, query: AuditQuery) -> Found
     since = None
     if max_segments := looked_through(query):
         before = None if query.before is None else query.before[0]
-        horizon = await records.for_tenant(tenant).trail.horizon(before, max_segments)
+        horizon = await audit_store.tenant_log(tenant).horizon(before, max_segments)
         if horizon is not None and horizon >= (query.since or 0):
             since = horizon + 1
     # If all of them ended in one millisecond, a bound would lead back to the same page.
     if since is not None and query.before is not None and since >= query.before[0]:
         since = None
     bounded = query if since is None else msgspec.structs.replace(query, since=since)
-    results = await search(records, tenant, bounded)
+    results = await search(audit_store, tenant, bounded)
     return FoundRecords(results, None if len(results) >= query.limit else since)
 
 

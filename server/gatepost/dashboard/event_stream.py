@@ -47,7 +47,7 @@ class LiveStream:
     def wake(self) -> None:
         """Do nothing: the events arrive by themselves."""
 
-    def beat(self) -> None:
+    def send_keep_alive(self) -> None:
         """Send a comment, so that proxies keep the connection open."""
         with contextlib.suppress(asyncio.QueueFull):
             self._outbox.put_nowait(b":\n\n")

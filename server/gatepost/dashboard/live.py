@@ -68,7 +68,6 @@ class LiveInbox:
                 except StoreUnavailable:
                     pages.show(None)
                 await wake_ups.wait(self._poll_s)
-                await wake_ups.follow()
 
 
 class _OpenPages:

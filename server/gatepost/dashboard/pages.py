@@ -42,10 +42,10 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
-    evidence = AuditPages(layout, services.records)
+    evidence = AuditPages(layout, services.audit_writer.store)
     usage = UsagePage(
         layout,
-        records=services.records,
+        audit_store=services.audit_writer.store,
         limits=services.limits,
         tools=lambda: services.registry.tools,
         several=resolved_setting(config.storage.database).startswith("postgresql:"),

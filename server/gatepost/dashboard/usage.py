@@ -11,8 +11,7 @@ from gatepost.dashboard.page import PageRequest, PageResponse
 from gatepost.dashboard.tools import ReadRecentCallers
 from gatepost.policy.limits.local_counters import BucketUsage, ConcurrencyUsage
 from gatepost.policy.limits.stage import LimitStage
-from gatepost.storage.audit import Count
-from gatepost.storage.records import Records
+from gatepost.storage.audit import AuditStore, Count
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.reasons import RULES, UNKNOWN_REASON, RefusalReason
 
@@ -72,14 +71,14 @@ class UsagePage:
         self,
         layout: PageLayout,
         *,
-        records: Records,
+        audit_store: AuditStore,
         limits: LimitStage,
         tools: Callable[[], Iterable[str]],
         recent_callers: ReadRecentCallers,
         several: bool,
         holds_of: Callable[[str], list[RevocationRecord]],
     ) -> None:
-        self._layout, self._records, self._limits = layout, records, limits
+        self._layout, self._audit_store, self._limits = layout, audit_store, limits
         self._tools, self._recent_callers, self._several = tools, recent_callers, several
         self._holds_of = holds_of
 
@@ -91,8 +90,8 @@ class UsagePage:
         )
         now = self._layout.clock()
         since = (now - span.length_s) // span.step_s * span.step_s + span.step_s
-        trail = self._records.for_tenant(page_request.tenant).trail
-        counts = await trail.count(int(since * 1000), span.step_s * 1000)
+        tenant_log = self._audit_store.tenant_log(page_request.tenant)
+        counts = await tenant_log.count(int(since * 1000), span.step_s * 1000)
         # A caller has one bucket, whatever clients and tokens it uses.
         recent = await self._recent_callers(page_request.tenant, CALLERS)
         callers = list({caller.principal_key: caller for caller in recent}.values())

@@ -8,11 +8,13 @@ from typing import Protocol
 
 from gatepost_authz.caller import TenantContext
 
-BEAT_EVERY_S = 4.0
+KEEP_ALIVE_S = 4.0
 """
+How often a client gets a keep-alive message while it waits.
+
 Less than the five seconds after which HTTP clients such as httpx2 give up on a silent response.
 """
-BEATS_A_SECOND = 50
+TICKS_A_SECOND = 50
 WOKEN_AT_ONCE = 32
 """The streams that are written to before other requests get their turn: about a millisecond."""
 
@@ -29,8 +31,8 @@ class OpenStream(Protocol):
     def wake(self) -> None:
         """Let the stream send, in turn with other streams; call it on the event loop."""
 
-    def beat(self) -> None:
-        """Show the client that the connection lives; called on the event loop."""
+    def send_keep_alive(self) -> None:
+        """Send a comment that keeps the connection open; called on the event loop."""
 
     def end(self) -> None:
         """Send the last event and close; a second call does nothing."""
@@ -48,9 +50,9 @@ class OpenStreams:
     """
     Every open stream of this process.
 
-    One timer keeps all of them alive, a few at a time. A timer for each stream would cost more than
-    the stream, and writing to all at once would delay all requests. At its turn, a stream ends if
-    its caller's token has expired.
+    One timer sends keep-alive comments to all of them, a few at a time. A timer for each stream
+    would cost more than the stream, and writing to all at once would delay all requests. At its
+    turn, a stream ends if its caller's token has expired.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class OpenStreams:
         self._open: dict[OpenStream, set[OpenStream]] = {}
         self._of_caller: Counter[tuple[str, str, str, str]] = Counter()
         self._ring: list[set[OpenStream]] = [
-            set() for _ in range(int(BEAT_EVERY_S * BEATS_A_SECOND))
+            set() for _ in range(int(KEEP_ALIVE_S * TICKS_A_SECOND))
         ]
         self._next = 0
         self._position = 0
@@ -170,19 +172,19 @@ class OpenStreams:
         return len(self._ring)
 
     def look(self) -> None:
-        """Send a heartbeat on the next few streams, or end those whose token has expired."""
+        """Send a keep-alive comment on the next few streams; end those whose token has expired."""
         self._position = (self._position + 1) % len(self._ring)
-        send_each(iter(tuple(self._ring[self._position])), self._beat)
+        send_each(iter(tuple(self._ring[self._position])), self._keep_alive)
 
-    def _beat(self, stream: OpenStream) -> None:
+    def _keep_alive(self, stream: OpenStream) -> None:
         if self.is_over(stream.caller):
             stream.end()
         else:
-            stream.beat()
+            stream.send_keep_alive()
 
     def _wait(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(1 / BEATS_A_SECOND, self._tick)
+        self._timer = loop.call_later(1 / TICKS_A_SECOND, self._tick)
 
     def _tick(self) -> None:
         self._wait()

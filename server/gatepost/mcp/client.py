@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from gatepost.http.open_streams import KEEP_ALIVE_S
 from gatepost.mcp.event_stream import SseResponse
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError, notification, read_id
 from gatepost.mcp.request import Meta
@@ -39,8 +40,6 @@ MAX_DOUBLE = sys.float_info.max
 MAX_LOG_BYTES = 16_384
 NAME_CHARACTERS = 64
 
-KEEP_ALIVE_S = 4.0
-"""How often the client is told that its call still waits; the reason is that of `BEAT_EVERY_S`."""
 HOLD_S = 45.0
 """
 The longest wait if the client has to repeat the call, or if Gatepost cannot send it anything.

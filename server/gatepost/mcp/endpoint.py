@@ -333,7 +333,7 @@ class Stateless:
         sends_messages = (
             meta.progress_token is not UNSET
             or meta.log_level is not UNSET
-            # A call that may wait for an approval gets signs of life even if it asks for none.
+            # A call that may wait for an approval gets keep-alive messages without asking.
             or (
                 method.name == "tools/call"
                 and (

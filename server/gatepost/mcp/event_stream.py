@@ -21,7 +21,7 @@ HEADERS = (
     # Proxies that collect a response before passing it on would hold back all progress.
     (b"x-accel-buffering", b"no"),
 )
-SIGN_OF_LIFE = b":\n\n"
+KEEP_ALIVE = b":\n\n"
 """A comment, which readers of event streams skip (HTML, Server-sent events)."""
 
 
@@ -57,8 +57,8 @@ class SseResponse:
 
     async def keep_alive(self) -> None:
         """Show that the request is under way, without a message; this may begin the stream."""
-        if not (self._finished or self._sent(SIGN_OF_LIFE, more_body=True)):
-            await self._send_in_turn(SIGN_OF_LIFE, more_body=True)
+        if not (self._finished or self._sent(KEEP_ALIVE, more_body=True)):
+            await self._send_in_turn(KEEP_ALIVE, more_body=True)
 
     async def finish(self, body: bytes | None) -> None:
         """Send the response, if there is to be one, and end the stream."""
@@ -193,7 +193,7 @@ class EventStream(ABC):
         if self._idle and self._wait is not None and (self.must_look_up or not self._send_event()):
             self._interrupt()
 
-    def beat(self) -> None:
+    def send_keep_alive(self) -> None:
         """Send a comment that keeps the connection alive, unless an event is sent anyway."""
         self._is_due = True
         self.wake()
@@ -251,7 +251,7 @@ class EventStream(ABC):
         """Wait for a wake-up or a disconnect; return whether the client has hung up."""
         if self._over:
             # `next_event` ended the stream. Without this check the wait would last until the next
-            # beat.
+            # keep-alive comment.
             return False
         self._idle = True
         try:
@@ -273,7 +273,7 @@ class EventStream(ABC):
         frame = self.next_event()
         if frame is None and self._is_due:
             self._is_due = False
-            return SIGN_OF_LIFE
+            return KEEP_ALIVE
         return frame
 
     def _send_event(self) -> bool:

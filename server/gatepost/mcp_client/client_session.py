@@ -25,7 +25,7 @@ MAX_PAGES = 100
 MAX_SIGN_INS = 2
 """One attempt for a token, and one for further scopes that a tool needs."""
 TIMEOUT = httpx2.Timeout(30, read=300)
-"""A call that waits for a person sends signs of life more often than this."""
+"""A call that waits for a person gets keep-alive comments more often than this."""
 
 GetToken = Callable[[HttpAnswer], Awaitable[str]]
 """Gets the answer 401 or 403 with its challenge, and returns a new access token."""

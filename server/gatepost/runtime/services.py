@@ -122,7 +122,7 @@ class Services:
         self.limits = LimitStage(shared_store if config.storage.shared else None)
         self.exporter = exporter_of(config, self.fetcher.tls)
         self.audit_writer = self._audit_writer_for(config)
-        self.watch = stores.Watch(records, shared_store, lambda: self.audit_writer.failing)
+        self.watch = stores.Watch(records, shared_store, self._cannot_record)
         self.failed_tokens = FailedTokenLimit(config.limits.failures_per_second)
         self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer.events)
         self.log = self._access_log_for(config)
@@ -138,6 +138,9 @@ class Services:
 
     def _shared_of(self, tenant: str) -> tuple[Workspace, ChangeNotifier]:
         return self.workspaces.for_tenant(tenant), self.pubsub.notifier_for(tenant)
+
+    def _cannot_record(self) -> bool:
+        return self.audit_writer.failing or self.audit_writer.store.is_failing
 
     def _access_log_for(self, config: Config) -> AccessLog:
         return AccessLog(

@@ -85,8 +85,7 @@ class Watch:
     Check which stores answer; results are cached for a short time.
 
     A read-only database (a full disk, a lock) still answers a ping. A write for each probe would be
-    too much load, so *takes_nothing* returns whether the audit writer's writes fail. The audit
-    store reports whether it fails to link its written records.
+    too much load, so *takes_nothing* returns whether the audit log cannot be written.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pings = {"database": records.ping, "shared": shared_store.ping}
-        self._records, self._takes_nothing, self._clock = records, takes_nothing, clock
+        self._takes_nothing, self._clock = takes_nothing, clock
         self._checking = asyncio.Lock()
         self._reported: dict[str, StoreState] = {}
         self._until = 0.0
@@ -111,7 +110,7 @@ class Watch:
                 self._reported = dict(zip(self._pings, states, strict=True))
                 self._until = self._clock() + CACHED_S
             # Not cached, because the check is free.
-            if self._takes_nothing() or self._records.audit.is_failing:
+            if self._takes_nothing():
                 return self._reported | {"database": "unavailable"}
             return self._reported
 

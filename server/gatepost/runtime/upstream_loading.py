@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from gatepost.background import started
 from gatepost.config.settings import Config
 from gatepost.mcp.change_notifications import ChangePubSub
 from gatepost.telemetry.metrics import Meter
@@ -30,7 +31,6 @@ class UpstreamLoader:
     ) -> None:
         self._parts, self._pubsub, self._suspended = parts, pubsub, suspended
         self._services: UpstreamServices | None = None
-        self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_running = False
 
@@ -98,9 +98,9 @@ class UpstreamLoader:
             yield
         finally:
             self._is_running = False
-            self._stopping.set()
             if self._task is not None:
-                await self._task
+                self._task.cancel()
+                await asyncio.wait([self._task])
 
     async def aclose(self) -> None:
         """End the calls, close the connections, and end the renewals of tokens."""
@@ -108,8 +108,8 @@ class UpstreamLoader:
             await self._services.aclose()
 
     def _start(self) -> None:
-        self._task = asyncio.create_task(self._run(self.services))
+        self._task = started("upstreams", self._run)
 
-    async def _run(self, services: "UpstreamServices") -> None:
-        async with services.running():
-            await self._stopping.wait()
+    async def _run(self) -> None:
+        async with self.services.running():
+            await asyncio.Event().wait()

@@ -296,7 +296,7 @@ class FetchedCatalogues:
         """Return the stored catalogue; if there is none, it is fetched in the background."""
         catalogue = await self._store.catalogues.get(server.tenant, server.id)
         if catalogue is None:
-            self._refresher.want(server, None)
+            self._refresher.request_catalogue(server, None)
         return catalogue
 
     async def refresh(self, server: UpstreamServer) -> Catalogue:

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from types import FrameType
 
-from gatepost.policy.idempotency.execution import IdempotentExecution
-from gatepost.tools.calls.runner import Runner
-from gatepost.tools.offers.offer import Call
+from gatepost.tools.calls.redacted_call import running_call
 
 EVERY_S = 0.25
 BLOCKED_S = 1.0
@@ -20,17 +18,13 @@ BLOCKED_S = 1.0
 
 log = logging.getLogger(__name__)
 
-_RUN = Runner._proceed.__code__
-_RUN_ONCE = IdempotentExecution._do.__code__
-"""Calls with an idempotency key run in their own task."""
-
 
 class Watchdog:
     """
     A thread that watches the event loop.
 
-    The loop notes the time four times a second. If it stops, the thread reads the stack of the
-    loop's thread. Calls that do not block have no extra cost.
+    The loop notes the time four times a second. If it stops, the thread logs the call that the loop
+    runs, and the place of its code.
     """
 
     def __init__(self, *, blocked_s: float = BLOCKED_S) -> None:
@@ -64,32 +58,25 @@ class Watchdog:
             blocked_s = time.monotonic() - turned_at
             if blocked_s > self._blocked_s + EVERY_S and turned_at != logged_at:
                 logged_at = turned_at  # once per blockage
-                log.warning(
-                    "loop_blocked",
-                    extra={
-                        "for_s": round(blocked_s, 1),
-                        **describe(sys._current_frames().get(self._thread_id)),
-                    },
-                )
+                self._log_block(blocked_s)
 
+    def _log_block(self, blocked_s: float) -> None:
+        """
+        Log the place of the code that blocks the loop, and the tool whose call runs it.
 
-def describe(frame: FrameType | None) -> dict[str, str]:
-    """
-    Return the place of the code that runs in *frame*, and the tool whose call it belongs to.
-
-    The tool's name is empty if no call is on the stack, as in a task that a tool has started.
-    """
-    described = {"tool": "", "request_id": "", "where": "" if frame is None else _position(frame)}
-    while frame is not None:
-        call = None
-        if frame.f_code is _RUN:
-            call = frame.f_locals.get("call")
-        elif frame.f_code is _RUN_ONCE and "work" in (variables := frame.f_locals):
-            call = variables["work"].call
-        if isinstance(call, Call):
-            return described | {"tool": call.name, "request_id": call.request_id}
-        frame = frame.f_back
-    return described
+        The tool's name is empty if no call runs, as in a task that a tool has started.
+        """
+        call = running_call(self._loop)
+        frame = sys._current_frames().get(self._thread_id)
+        log.warning(
+            "loop_blocked",
+            extra={
+                "for_s": round(blocked_s, 1),
+                "tool": "" if call is None else call.name,
+                "request_id": "" if call is None else call.request_id,
+                "where": "" if frame is None else _position(frame),
+            },
+        )
 
 
 def _position(frame: FrameType) -> str:

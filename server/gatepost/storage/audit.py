@@ -240,8 +240,8 @@ class Linker(Protocol):
     def proves(self, head: ChainHead) -> bool:
         """Return whether a holder of the key ring has proven this head."""
 
-    def doubt(self, head: ChainHead) -> str:
-        """Return why no holder of the key ring can have proven this head; empty: one may have."""
+    def invalid_reason(self, head: ChainHead) -> str:
+        """Return why the proof of a head is invalid, or an empty text if it may be valid."""
 
 
 class TenantChain(Protocol):
@@ -267,7 +267,7 @@ class TenantChain(Protocol):
         """Remove the details of these records and add the new records, both or neither, durably."""
 
 
-class TenantTrail(Protocol):
+class TenantAuditLog(Protocol):
     """The audit log of one tenant: its chains and its checkpoints."""
 
     def chain(self, writer: int) -> TenantChain:
@@ -323,33 +323,30 @@ class TenantTrail(Protocol):
 
 
 class AuditStore(Protocol):
-    """Writes the records of all tenants."""
+    """The audit log of all tenants, as `Records.open_audit` opens it."""
 
     is_failing: bool
     """Whether linking the written records failed the last time; it is tried again."""
 
-    def attach(self, linker: Linker) -> None:
-        """
-        Let records be linked with *linker* after `write` has returned, if that is faster.
-
-        Call it once, after the store is opened and before its first `write` or read: the code that
-        opens the store may not have the keys yet. A further call replaces the linker.
-
-        `link_pending` links them, and so does whatever reads or changes records. Without a linker,
-        records of other processes that are not linked yet cannot be read.
-        """
+    def tenant_log(self, tenant: str) -> TenantAuditLog:
+        """Return the audit log of one tenant; this costs nothing and keeps tenants apart."""
 
     async def link_pending(self) -> None:
-        """Link all records that were written; raises StoreUnavailable."""
+        """
+        Link all records that were written; raises StoreUnavailable.
+
+        The methods that read or change records do this first.
+        """
 
     async def write(self, batch: RecordsByChain, link: Link) -> None:
         """
         Add a batch to its chains, all or nothing, durably; raises StoreUnavailable.
 
-        *link* may be called in another thread. What it returned counts only if the head of each
-        chain is still the one that it was shown; otherwise it is called again. It is not called if
-        a linker is attached that links the batch later. Such a store writes a batch (the object)
-        once, however often it is told to in succession.
+        *link* may be called in another thread. If the head of a chain has changed since *link* saw
+        it, the result is discarded and *link* is called again.
+
+        SQLite does not call *link*: the store's linker links the batch later. You may then write
+        the same batch object again right after an error, and it is stored only once.
         """
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
@@ -365,7 +362,7 @@ class AuditStore(Protocol):
         self, after: str, limit: int, *, unsigned: str | None = None
     ) -> dict[str, list[ChainHead]]:
         """
-        Return the heads of up to *limit* tenants, by name after *after*, as `TenantTrail.heads`.
+        Return the heads of up to *limit* tenants, by name after *after*, as in `TenantAuditLog`.
 
         With *unsigned*, the id of a key: only tenants with records that no checkpoint covers, or
         with a head that another key has proven.

@@ -304,7 +304,7 @@ def end_of(chain: ChainKey, head: ChainHead | None, newest: Segment) -> ChainHea
     return ChainHead(*chain, number, digest, 0 if head is None else head.pruned, "")
 
 
-def sound(unchecked: Iterable[Segment]) -> list[Segment]:
+def intact(unchecked: Iterable[Segment]) -> list[Segment]:
     """Return these segments; raises Damaged if a column of one has a value of another type."""
     segments = list(unchecked)
     for segment in segments:

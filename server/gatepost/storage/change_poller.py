@@ -17,7 +17,6 @@ from gatepost.storage.shared_store import SharedStore, WakeUps
 TOPIC = "changes"
 POLL_S = 0.5
 """How often a process polls for changes, in seconds, because a notification may be lost."""
-FOLLOW_AGAIN_S = 5.0
 RANDOM = random.SystemRandom()
 
 FollowChange = Callable[[int], Awaitable[None]]
@@ -116,10 +115,6 @@ class ChangePoller:
         """Subscribe to notifications of changes; without the shared store only the poll remains."""
         # Beside the poll, which must not wait for a shared store that does not answer.
         async with self._wake_ups as wake_ups:
-            is_following = await wake_ups.follow()
-            while not is_following:
-                await asyncio.sleep(FOLLOW_AGAIN_S)
-                is_following = await wake_ups.follow()
             wake_ups.wake()
             await asyncio.Event().wait()
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Protocol
 
 from gatepost.storage.approvals import ApprovalStore, GrantStore
-from gatepost.storage.audit import AuditStore, TenantTrail
+from gatepost.storage.audit import AuditStore, Linker
 from gatepost.storage.entries import Entries, Entry, EntryValue
 from gatepost.storage.idempotency import IdempotencyStore
 from gatepost.storage.outbox import OutboxMessage, OutboxStore
@@ -47,10 +47,6 @@ class TenantRecords(Protocol):
     def outbox(self) -> OutboxStore:
         """Return the tenant's messages to other systems."""
 
-    @property
-    def trail(self) -> TenantTrail:
-        """Return the tenant's audit records."""
-
     def entries(self, subject: str) -> Entries:
         """Return its entries of one subject; *subject* is a name in our own code."""
 
@@ -72,9 +68,14 @@ class Records(Protocol):
     def tenant_data(self) -> TenantDataStore:
         """Return the data of all tenants, to be counted and removed."""
 
-    @property
-    def audit(self) -> AuditStore:
-        """Return the audit store, which writes the records of all tenants."""
+    def open_audit(self, linker: Linker | None) -> AuditStore:
+        """
+        Open the audit log; it is closed with these records.
+
+        A SQLite file keeps new records in write-ahead logs. They cannot be read until they are
+        linked, which any process with the key ring can do. With None there is no key ring: records
+        are linked when they are written, and those in write-ahead logs are not read.
+        """
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of tasks that have not ended and whose lease is over."""

@@ -12,12 +12,13 @@ import logging
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from itertools import islice
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import msgspec
 
+from gatepost.background import TaskSet
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import (
     Buckets,
@@ -31,6 +32,9 @@ from gatepost.storage.rate_limits import (
 SWEEP_EVERY_S = 1.0
 OTHERS_SWEPT = 20
 """How many other tenants a tenant that is active sweeps as well."""
+
+SUBSCRIBE_AGAIN_S = 5.0
+"""The time from a failed subscription to the next attempt."""
 
 DeliverMessage = Callable[[bytes], None]
 """Called with each message of a topic on the event loop; must not block or raise."""
@@ -158,10 +162,11 @@ class WakeUps(Wakeable):
 
     *follow* subscribes, for example `partial(shared_store.follow, topic)`. A message may be lost,
     and the shared store may not answer. So the task reads the database whenever `wait` returns,
-    and a wake-up only makes it read sooner. With *message*, no other message wakes the task.
+    and a wake-up only makes it read sooner. With *message*, no other message wakes the task. A
+    subscription that fails is made later; the shared store renews one whose connection is lost.
     """
 
-    __slots__ = ("_follow", "_message", "_subscription")
+    __slots__ = ("_follow", "_message", "_renewal", "_subscription")
 
     def __init__(
         self,
@@ -172,31 +177,41 @@ class WakeUps(Wakeable):
         super().__init__()
         self._follow, self._message = follow, message
         self._subscription: Subscription | None = None
+        self._renewal: asyncio.Task[None] | None = None
+
+    @property
+    def is_following(self) -> bool:
+        """Return whether messages wake the task; otherwise it only polls."""
+        return self._subscription is not None
 
     async def __aenter__(self) -> Self:
         """Follow the messages in a block; go on without them while the shared store is out."""
-        await self.follow()
+        await self._subscribe()
+        if self._subscription is None:
+            self._renewal = TaskSet().start(self._renew(), context=Context())
         return self
 
-    async def __aexit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End the subscription."""
+        renewal, self._renewal = self._renewal, None
+        if renewal is not None:
+            renewal.cancel()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.end()
 
-    async def follow(self) -> bool:
-        """
-        Follow the messages unless this is done already; return False while the shared store is out.
-        """
-        if self._subscription is None:
-            try:
-                self._subscription = await self._follow(self._deliver)
-            except StoreUnavailable:
-                log.debug("wake_ups_unavailable")
-                return False
-        return True
+    async def _subscribe(self) -> None:
+        try:
+            self._subscription = await self._follow(self._deliver)
+        except StoreUnavailable:
+            log.debug("wake_ups_unavailable")
+
+    async def _renew(self) -> None:
+        """Subscribe once the shared store is back, and wake the task, which has missed messages."""
+        while self._subscription is None:
+            await asyncio.sleep(SUBSCRIBE_AGAIN_S)
+            await self._subscribe()
+        self.wake()
 
     def _deliver(self, message: object) -> None:
         if self._message is None or message == self._message:

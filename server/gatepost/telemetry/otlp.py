@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from threading import Thread
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import httpx2
 from opentelemetry import context as contexts
@@ -69,6 +69,13 @@ class RandomIds(IdGenerator):
         return RANDOM.getrandbits(128) or 1
 
 
+@runtime_checkable
+class CodedError(Protocol):
+    """An error with a code of its protocol: JSON-RPC, OAuth or Gatepost's REST."""
+
+    code: int | str | None
+
+
 class OtelSpan:
     """A span of the OpenTelemetry SDK, and the block of one task that it measures."""
 
@@ -104,8 +111,9 @@ class OtelSpan:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            # Only its class or JSON-RPC code: its message may contain text of a caller.
-            self.set_error(str(getattr(error, "code", None) or type(error).__name__))
+            # Only its code or class: its message may contain text of a caller.
+            code = error.code if isinstance(error, CodedError) else None
+            self.set_error(str(code or type(error).__name__))
         contexts.detach(self._token)
         CURRENT_SPAN.reset(self._outer)
         self._span.end()

@@ -6,8 +6,9 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
+from functools import partial
 
-from gatepost.background import during, reason_of
+from gatepost.background import during, reason_of, started
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.leases import Leases
 from gatepost.storage.shared_store import Wakeable
@@ -85,7 +86,7 @@ class CatalogueRefresher(CatalogueDemandListener):
             self._replan(tenant)
         self._used[tenant] = self._clock()
 
-    def want(self, server: UpstreamServer, principal: Principal | None) -> None:
+    def request_catalogue(self, server: UpstreamServer, principal: Principal | None) -> None:
         """Implement `CatalogueDemandListener`."""
         key = catalogue_key(server.id, principal)
         plan = self._plans.setdefault(server.tenant, {})
@@ -210,14 +211,16 @@ class CatalogueRefresher(CatalogueDemandListener):
 
     def _follow_only(self, tenant: str, servers: dict[str, UpstreamServer]) -> None:
         for key, (server, task) in list(self._following.items()):
-            if key[0] == tenant and (servers.get(key[1]) != server or task.done()):
+            if key[0] == tenant and servers.get(key[1]) != server:
                 task.cancel()
                 del self._following[key]
         for server_id, server in servers.items():
             key = (tenant, server_id)
             if key not in self._following and len(self._following) < MAX_FOLLOWED:
-                work = self._subscription.follow(server, self._relisted, self._unfollowed)
-                self._following[key] = (server, asyncio.create_task(work))
+                follow = partial(
+                    self._subscription.follow, server, self._relisted, self._unfollowed
+                )
+                self._following[key] = (server, started("upstream_subscription", follow))
 
     def _relisted(self, server: UpstreamServer) -> None:
         """Fetch a server's catalogue again, because it says that a list changed."""
@@ -238,6 +241,7 @@ class CatalogueRefresher(CatalogueDemandListener):
             return
         if len(self._refreshing) >= MAX_FETCHES or of_tenant >= MAX_TENANT_FETCHES:
             return
+        # Not in a `TaskSet`: after an error the next fetch waits, and the log names the server.
         task = asyncio.create_task(self._refreshed(key, planned))
         self._refreshing[tenant, key] = task
         task.add_done_callback(lambda task: self._refreshed_once(key, planned, task))

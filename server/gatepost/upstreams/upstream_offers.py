@@ -47,7 +47,7 @@ class CatalogueDemandListener:
     def used(self, tenant: str) -> None:
         """Note that a tenant's offers are used."""
 
-    def want(self, server: UpstreamServer, principal: Principal | None) -> None:
+    def request_catalogue(self, server: UpstreamServer, principal: Principal | None) -> None:
         """Note that a catalogue is missing, or that this caller uses its own."""
 
 
@@ -180,7 +180,7 @@ class UpstreamOffers:
             if catalogue is not None:
                 catalogues.append((server, catalogue))
             if catalogue is None or catalogue_owner is not None:
-                self._in_use.want(server, catalogue_owner)
+                self._in_use.request_catalogue(server, catalogue_owner)
         # A caller's snapshot shares the offers of the servers that show all callers the same.
         built_before = {**self._tenants[tenant].built} if tenant in self._tenants else {}
         snapshot.built = await asyncio.to_thread(

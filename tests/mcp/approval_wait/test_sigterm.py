@@ -23,7 +23,7 @@ META = "io.modelcontextprotocol/"
 PAGES = {f"{META}clientCapabilities": {"elicitation": {"url": {}}}}
 PLAIN_JSON = ("Accept", "application/json")
 EVENTS = ("Accept", "application/json, text/event-stream")
-# In the server alone, for which signs of life are an hour apart: nothing but the stop ends a wait.
+# In the server alone, with keep-alive messages an hour apart: nothing but the stop ends a wait.
 TOOL = '''
 from gatepost import CallContext, Pack
 from gatepost.mcp import client as mcp_client

@@ -37,8 +37,8 @@ async def replicas() -> EndpointPair:
     return await EndpointPair(pack.tools.values()).open()
 
 
-async def pass_keepalive_interval(client: EndpointClient, times: int = 1) -> None:
-    """Let the time between two keepalives pass for every stream of a process."""
+async def pass_keep_alive_interval(client: EndpointClient, times: int = 1) -> None:
+    """Let the time between two keep-alive comments pass for every stream of a process."""
     for _ in range(times):
         for _ in range(client.streams.steps):
             client.streams.look()
@@ -120,7 +120,7 @@ async def test_s_11_only_the_newest_stream_of_a_session_gets_messages(
     await run_ready_tasks()
     if lost:
         monkeypatch.undo()
-        await pass_keepalive_interval(replicas.one, LOOK_EVERY)
+        await pass_keep_alive_interval(replicas.one, LOOK_EVERY)
     assert await older.rest() == []
 
     await call(replicas, replicas.one, "rename")
@@ -212,12 +212,12 @@ def _exchange(replicas: EndpointPair) -> Any:
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_a_stream_sends_keepalive_comments(replicas: EndpointPair) -> None:
+async def test_s_21_a_stream_sends_keep_alive_comments(replicas: EndpointPair) -> None:
     """Proxies then keep the connection, and a dead one is noticed."""
     live = await replicas.get(replicas.one).opened()
     await run_ready_tasks()
     before = live.taken
-    await pass_keepalive_interval(replicas.one, 3)
+    await pass_keep_alive_interval(replicas.one, 3)
 
     assert live.taken == before + 3
     live.hang_up()
@@ -230,7 +230,7 @@ async def test_s_20_a_stream_ends_with_its_token(replicas: EndpointPair) -> None
     replicas.become(a_caller(expires_at=int(replicas.one.clock.now) + 60))
     live = await replicas.get(replicas.one).opened()
     replicas.one.clock.now += 61
-    await pass_keepalive_interval(replicas.one)
+    await pass_keep_alive_interval(replicas.one)
 
     assert await live.rest() == []
     await live.over()

@@ -205,8 +205,8 @@ async def test_s_06_a_call_can_close_its_connection_and_continue(
 async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream ends at once and not at the next keepalive, which never comes in this test."""
-    monkeypatch.setattr(open_streams, "BEATS_A_SECOND", 1e-6)
+    """The stream ends at once; the next keep-alive comment never comes in this test."""
+    monkeypatch.setattr(open_streams, "TICKS_A_SECOND", 1e-6)
     live = replicas.call(replicas.one, "rest", until="a")
     seen = await first_event_id(live)
     await live.rest()
@@ -297,7 +297,7 @@ async def test_s_12_resuming_after_the_response_is_refused(replicas: EndpointPai
 async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
     replicas: EndpointPair,
 ) -> None:
-    """Beats keep the event log and the connection; the client sees comments at most."""
+    """Keep-alive comments keep log and connection open; the client sees comments at most."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
     event_logs = vars(replicas.one.shared_store.for_tenant("acme"))["_logs"]

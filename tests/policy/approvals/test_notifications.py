@@ -107,7 +107,9 @@ async def test_a_new_request_is_notified_once() -> None:
         await wait_for_notifications(1)
         assert await request_approval(services, amount=5) == "approval_pending"
         await wait_for_notifications(2)
-        (record,) = await search(services.records, "acme", AuditQuery(tool="tell", limit=1))
+        (record,) = await search(
+            services.audit_writer.store, "acme", AuditQuery(tool="tell", limit=1)
+        )
 
     assert [(tenant, channel) for tenant, channel, _ in NOTIFIED_CALLS] == [
         ("acme", "approvals")

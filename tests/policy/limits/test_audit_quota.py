@@ -69,7 +69,7 @@ def server(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
 def audit_rows(url: str, tenant: str = "acme") -> list[AuditRow]:
     async def read_rows() -> list[AuditRow]:
         records = await open_records(url)
-        every = await records.for_tenant(tenant).trail.chain(1).rows(0, 1000)
+        every = await records.open_audit(None).tenant_log(tenant).chain(1).rows(0, 1000)
         await records.aclose()
         return list(every)
 

@@ -18,6 +18,7 @@ from gatepost.policy.approvals.grants import LONGEST_S
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
+from gatepost.storage.sql import sqlite_audit_writer
 from gatepost.tools.calls.redaction import Redaction
 from tests.conftest import task
 from tests.support.commands import CommandProcess, CommandResult, tenant_folder, toml
@@ -251,6 +252,26 @@ async def test_details_that_cannot_be_erased_are_reported(shell: CommandFolder) 
     result = shell.run("tenant", "erase", "acme", *person, "--yes")
 
     assert (result.code, "except the details of audit records" in result.err) == (1, True)
+
+
+async def test_details_that_a_server_has_not_linked_yet_are_erased(
+    shell: CommandFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This also works while the audit log is disabled."""
+    monkeypatch.setattr(sqlite_audit_writer, "IDLE_S", 60.0)
+    monkeypatch.setattr(sqlite_audit_writer, "MERGED_S", 60.0)
+    (shell.folder / "keyring.json").unlink(missing_ok=True)
+    assert shell.run("keyring", "new", "keyring.json").code == 0
+    shell.begin(keys={"ring": "file:keyring.json"}, audit={"enabled": False})
+    keyring = KeyRing.load(f"file:{shell.folder}/keyring.json")
+    records = await shell.records()
+    audit_writer = AuditWriter(records, keyring, Redaction(), AuditSettings())
+    await audit_writer.events.note("acme", "tenant", outcome="resumed", private={"reason": "paid"})
+    result = shell.run("tenant", "erase", "acme", "--yes")
+    await audit_writer.aclose()
+    await records.aclose()
+
+    assert (result.code, "erased the details of 1 audit records" in result.out) == (0, True)
 
 
 def test_suspensions_and_revocations_are_recorded(shell: CommandFolder) -> None:

@@ -243,7 +243,7 @@ class OpenedStream:
     def wake(self) -> None:
         """Do nothing."""
 
-    def beat(self) -> None:
+    def send_keep_alive(self) -> None:
         """Do nothing."""
 
     def end(self) -> None:

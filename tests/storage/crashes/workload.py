@@ -337,15 +337,15 @@ def _approved_on_record(rows: Sequence[AuditRow]) -> set[str]:
 
 async def _chained(services: Services) -> list[str]:
     ring = services.keyring
-    found = await verify(services.records, TENANT, public_keys(ring), ring)
+    found = await verify(services.audit_writer.store, TENANT, public_keys(ring), ring)
     return [] if found.bad_number is None else [f"record {found.bad_number}: {found.problem}"]
 
 
 async def _rows(services: Services) -> list[AuditRow]:
-    trail, rows = services.records.for_tenant(TENANT).trail, list[AuditRow]()
-    for writer in await trail.writers():
+    tenant_log, rows = services.audit_writer.store.tenant_log(TENANT), list[AuditRow]()
+    for writer in await tenant_log.writers():
         after = 0
-        while page := await trail.chain(writer).rows(after, PAGE):
+        while page := await tenant_log.chain(writer).rows(after, PAGE):
             after = page[-1].number
             rows += page
     return rows

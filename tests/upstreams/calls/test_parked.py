@@ -8,12 +8,23 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost.storage.shared_store import MemorySharedStore, SharedStore
+from gatepost.storage import shared_store as shared_stores
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.shared_store import (
+    DeliverMessage,
+    MemorySharedStore,
+    MemorySubscription,
+    MemoryTenantSharedStore,
+    SharedStore,
+)
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
 from gatepost.tools.offers.offer import CallContext
+from gatepost.upstreams.calls import other_replica
 from gatepost.upstreams.calls.parked import ParkingLimits
+from gatepost.upstreams.calls.parked_messages import READY
 from gatepost.upstreams.connection import UpstreamResult
 from tests.support.client_requests import (
     ALL_CAPABILITIES,
@@ -126,6 +137,74 @@ async def test_a_second_client_request_and_a_large_result_come_from_another_repl
     assert upstream.ran() == 1
     for gate in (here, remote):
         await gate.calls.aclose()
+
+
+class LossyTenantStore(MemoryTenantSharedStore):
+    """A shared store that loses the first messages on replies, or refuses to subscribe to them."""
+
+    refused = lost = 0
+
+    async def follow(self, topic: str, deliver: DeliverMessage) -> MemorySubscription:
+        if topic.startswith("parked-reply:") and self.refused:
+            self.refused -= 1
+            raise StoreUnavailable("the shared store does not take up a channel")
+        return await super().follow(topic, deliver)
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        if message == READY and self.lost:
+            self.lost -= 1
+        else:
+            await super().publish(topic, message)
+
+
+@pytest.fixture
+def lossy_store(monkeypatch: pytest.MonkeyPatch) -> MemorySharedStore:
+    """Return a shared store whose subscriptions are renewed soon."""
+    monkeypatch.setattr(other_replica, "KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr(other_replica, "LOST_S", 0.04)
+    monkeypatch.setattr(shared_stores, "SUBSCRIBE_AGAIN_S", 0.01)
+    monkeypatch.setattr(shared_stores, "MemoryTenantSharedStore", LossyTenantStore)
+    return MemorySharedStore()
+
+
+@pytest.mark.parametrize(("refused", "lost"), [(0, 1), (3, 0), (3, 1)])
+async def test_the_next_step_is_found_without_its_message(
+    lossy_store: MemorySharedStore, monkeypatch: pytest.MonkeyPatch, refused: int, lost: int
+) -> None:
+    """The message is lost, or the subscription fails and is renewed."""
+    upstream, keyring = ScriptedUpstreamCalls(asks_once, era="session"), KeyRing.ephemeral()
+    here, remote = (
+        UpstreamGate(upstream, shared_store=lossy_store, keyring=keyring) for _ in range(2)
+    )
+    first = await call_with_responses(here.client, TOOL)
+    monkeypatch.setattr(LossyTenantStore, "refused", refused)
+    monkeypatch.setattr(LossyTenantStore, "lost", lost)
+
+    second = await next_round(remote.client, TOOL, first, {key_of(first): accepted_form(ok=True)})
+
+    assert result_text(second) == "{'ok': True}"
+    assert upstream.ran() == 1
+    for gate in (here, remote):
+        await gate.calls.aclose()
+
+
+async def test_a_replica_whose_messages_cannot_be_received_is_not_counted_as_gone(
+    lossy_store: MemorySharedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller is told of the outage, and repeats its round."""
+    upstream, keyring = ScriptedUpstreamCalls(asks_once, era="session"), KeyRing.ephemeral()
+    limits = ParkingLimits(silent_s=0.1)
+    here, remote = (
+        UpstreamGate(upstream, shared_store=lossy_store, keyring=keyring, parking=limits)
+        for _ in range(2)
+    )
+    first = await call_with_responses(here.client, TOOL)
+    await here.calls.aclose()
+    monkeypatch.setattr(LossyTenantStore, "refused", 1_000_000)
+
+    second = await next_round(remote.client, TOOL, first, {key_of(first): accepted_form(ok=True)})
+
+    assert second.status == 503
 
 
 async def test_a_call_of_a_replica_that_is_gone_is_never_sent_again(

@@ -309,7 +309,7 @@ class SessionClient(StreamClient):
                 "upstream_unavailable", "The client cannot be asked now.", retry_after=10
             ) from None
         finally:
-            self._request_messages.mute(on_signal)
+            self._request_messages.unsubscribe(on_signal)
             if waiting:
                 self._client_requests.expect_no_more(self._request_messages.channel, waiting)
         return answers

@@ -157,7 +157,7 @@ class Replay(OpenSessionStream):
     Sends the events that a lost connection missed, and then new ones until the response.
 
     The events are in the stream's log, which every process can read. A message about new events
-    only makes this stream read the log before the next beat.
+    only makes this stream read the log before the next keep-alive comment.
     """
 
     __slots__ = ("_after", "_events", "_is_stale", "_last", "_stored", "me", "stream")
@@ -219,10 +219,10 @@ class Replay(OpenSessionStream):
             self._after = events[-1].number
             self._events.extend(events)
 
-    def beat(self) -> None:
+    def send_keep_alive(self) -> None:
         """Keep the connection alive and read the log, because a message may be lost."""
         self._is_stale = True
-        super().beat()
+        super().send_keep_alive()
 
     async def is_needed(self) -> bool:
         """Return whether the session is open."""

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 
 from gatepost.http.open_streams import OpenStreams, ServerStopping, TooMany
-from gatepost.mcp.event_stream import SIGN_OF_LIFE, EventStream
+from gatepost.mcp.event_stream import KEEP_ALIVE, EventStream
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, RATE_LIMITED, JsonRpcError
 from gatepost.mcp.sessions.channel import ChannelSignal, MessageChannel
 from gatepost.storage.errors import StoreUnavailable
@@ -11,7 +11,10 @@ from gatepost.storage.shared_store import Subscription
 from gatepost_authz.caller import TenantContext
 
 LOOK_EVERY = 15
-"""Beats between two checks of whether a stream is still wanted; the message may be lost."""
+"""
+Keep-alive comments between two checks of whether a stream is still wanted: the message that says so
+may be lost.
+"""
 
 # 429, because clients take other statuses for a failed login or an ended session.
 TOO_MANY_STREAMS = JsonRpcError(
@@ -37,14 +40,14 @@ class OpenSessionStream(EventStream):
     this can be checked.
     """
 
-    __slots__ = ("_beats", "_following", "channel")
+    __slots__ = ("_following", "_keep_alives", "channel")
 
     def __init__(
         self, caller: TenantContext, channel: MessageChannel, streams: OpenStreams
     ) -> None:
         super().__init__(caller, streams)
         self.channel = channel
-        self._beats = 0
+        self._keep_alives = 0
         self._following: Subscription | None = None
 
     @abstractmethod
@@ -91,13 +94,13 @@ class OpenSessionStream(EventStream):
     @property
     def must_look_up(self) -> bool:
         """Return whether the stream is behind or due for a check of whether it is still wanted."""
-        return self.is_behind or self._beats >= LOOK_EVERY
+        return self.is_behind or self._keep_alives >= LOOK_EVERY
 
     async def look_up(self) -> None:
         """Check whether the stream is still wanted, and read new events."""
         try:
-            if self._beats >= LOOK_EVERY:
-                self._beats = 0
+            if self._keep_alives >= LOOK_EVERY:
+                self._keep_alives = 0
                 if not await self.is_needed():
                     self.end()
             if self.is_behind:
@@ -105,14 +108,14 @@ class OpenSessionStream(EventStream):
         except StoreUnavailable:
             self.end()
 
-    def beat(self) -> None:
-        """Count a beat and keep the connection alive."""
-        self._beats += 1
-        super().beat()
+    def send_keep_alive(self) -> None:
+        """Count the keep-alive comments and send one."""
+        self._keep_alives += 1
+        super().send_keep_alive()
 
     def first_event(self) -> bytes:
         """Return a comment, because some proxies hold the headers back until there is a body."""
-        return SIGN_OF_LIFE
+        return KEEP_ALIVE
 
     def last_event(self) -> bytes:
         """Return no last event; the client reconnects, or learns then why it cannot."""

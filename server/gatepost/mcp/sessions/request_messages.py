@@ -50,7 +50,7 @@ class RequestMessages:
         self._listeners.append(receive)
         await self._open()
 
-    def mute(self, receive: ReceiveSignal) -> None:
+    def unsubscribe(self, receive: ReceiveSignal) -> None:
         """Stop delivering messages to *receive*."""
         with contextlib.suppress(ValueError):  # after `close`
             self._listeners.remove(receive)

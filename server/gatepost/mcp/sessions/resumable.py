@@ -13,7 +13,7 @@ from starlette.types import Send
 from gatepost.background import TaskSet
 from gatepost.http.caller_bytes import CallerBytes
 from gatepost.http.open_streams import OpenStreams, ServerStopping, TooMany
-from gatepost.mcp.event_stream import SIGN_OF_LIFE, SseResponse, frame
+from gatepost.mcp.event_stream import KEEP_ALIVE, SseResponse, frame
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError, error
 from gatepost.mcp.revisions import NEWEST_HANDSHAKE
 from gatepost.mcp.sessions.channel import ChannelSignal, MessageChannel
@@ -26,7 +26,10 @@ MAX_BYTES = 1_000_000
 # Three times the interval of marks: the streams of a dead process are removed within a minute.
 RUNNING_S = 60.0
 MARK_EVERY = 5
-"""Beats between two marks. The shared store stores each mark, and each counts as an event."""
+"""
+Keep-alive comments between two marks. The shared store stores each mark, and each counts as an
+event.
+"""
 FINISHED_S = 120.0
 """How long after its end a stream can still be replayed."""
 
@@ -194,7 +197,7 @@ class ResumableResponse(SseResponse):
 
     watches = False
     _let_go = False
-    _beats = 0
+    _keep_alives = 0
 
     def __init__(
         self,
@@ -210,13 +213,16 @@ class ResumableResponse(SseResponse):
         self._request_messages = request_messages
         self._streams = streams
         self._event_logs = event_logs
+        self._opened_log: EventLog | None = None
 
-    @cached_property
+    @property
     def _event_log(self) -> EventLog:
-        owner = self.caller.principal_key
-        return EventLog(
-            self._request_messages.channel, self._request_messages.identity, self._event_logs, owner
-        )
+        """Return the event log, which is made when it is first needed."""
+        if self._opened_log is None:
+            request = self._request_messages
+            owner = self.caller.principal_key
+            self._opened_log = EventLog(request.channel, request.identity, self._event_logs, owner)
+        return self._opened_log
 
     @cached_property
     def _tasks(self) -> TaskSet:
@@ -241,7 +247,7 @@ class ResumableResponse(SseResponse):
                 return
 
     async def keep_alive(self) -> None:
-        """Send a comment as a sign of life, unless that would exceed the limit of open streams."""
+        """Send a keep-alive comment, unless that would exceed the limit of open streams."""
         async with self._lock:
             if self._finished:
                 return
@@ -249,7 +255,7 @@ class ResumableResponse(SseResponse):
                 await self._start()
             except (TooMany, ServerStopping):
                 return
-            await self._put(SIGN_OF_LIFE, more_body=True)
+            await self._put(KEEP_ALIVE, more_body=True)
 
     async def ask(self, body: bytes) -> None:
         """Send a request to the client; raises TooMany or ServerStopping."""
@@ -281,8 +287,8 @@ class ResumableResponse(SseResponse):
         self._finished = True
         # A stream that failed to start is counted too, so it must leave as well.
         self._streams.leave(self)
-        if "_event_log" in vars(self):
-            self._event_log.end()
+        if self._opened_log is not None:
+            self._opened_log.end()
 
     async def pause(self, retry_after_s: float) -> None:
         """Close the connection; the client reconnects after that time (S-06, 2025-11-25 only)."""
@@ -301,10 +307,10 @@ class ResumableResponse(SseResponse):
         if signal.kind == "resume" and signal.target_id == self._event_log.name:
             self._tasks.start(self._hang_up())
 
-    def beat(self) -> None:
+    def send_keep_alive(self) -> None:
         """Keep the connection and the event log alive."""
         if not self._lock.locked():
-            self._tasks.start(self._beat())
+            self._tasks.start(self._send_keep_alive())
 
     def wake(self) -> None:
         """Do nothing: events are sent only by the request."""
@@ -312,13 +318,13 @@ class ResumableResponse(SseResponse):
     def end(self) -> None:
         """Do nothing: the stream ends with its request, which has a time limit."""
 
-    async def _beat(self) -> None:
+    async def _send_keep_alive(self) -> None:
         async with self._lock:
             if not self._finished:
-                self._beats += 1
-                if self._beats % MARK_EVERY == 0:
+                self._keep_alives += 1
+                if self._keep_alives % MARK_EVERY == 0:
                     await self._event_log.write(PLACEHOLDER)
-                await self._put(SIGN_OF_LIFE, more_body=True)
+                await self._put(KEEP_ALIVE, more_body=True)
 
     async def _hang_up(self) -> None:
         """Close this connection: the client resumed the stream on another one (S-11)."""

@@ -32,7 +32,7 @@ from gatepost.storage.quota import QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore, WakeUps
 from gatepost.storage.stored_bytes import weight
-from gatepost.tools.calls.redacted_call import remark
+from gatepost.tools.calls.redacted_call import RUNNING_CALLS, remark
 from gatepost.tools.calls.runner import GRACE_S
 from gatepost.tools.offers.offer import CallContext, Outcome, ToolFailure
 from gatepost_authz.caller import TenantContext
@@ -222,6 +222,9 @@ class IdempotentExecution:
             await self._give_up(NOT_RUN)
             return
         doing = asyncio.create_task(self._do())
+        running = (doing, self._work.redacted)
+        RUNNING_CALLS[running] = None
+        doing.add_done_callback(partial(RUNNING_CALLS.pop, running))
         try:
             await self._await_end(doing)
         finally:

@@ -1,7 +1,7 @@
 """The audit records, in this process's memory."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
@@ -12,7 +12,6 @@ from gatepost.storage.audit import (
     Checkpoint,
     Count,
     Link,
-    Linker,
     NewAuditRecord,
     RecordsByChain,
     Segment,
@@ -76,8 +75,8 @@ class MemoryChain:
             self.stored_segments.popleft()
 
 
-class MemoryTrail:
-    """The `TenantTrail` of one tenant, in memory."""
+class MemoryTenantAuditLog:
+    """The `TenantAuditLog` of one tenant, in memory."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
@@ -192,28 +191,29 @@ class MemoryAuditStore:
 
     is_failing = False
 
-    def __init__(self, trail_of: Callable[[str], MemoryTrail]) -> None:
-        self._trail_of = trail_of
-        self._trails: dict[str, MemoryTrail] = {}
+    def __init__(self) -> None:
+        self._tenant_logs: dict[str, MemoryTenantAuditLog] = {}
 
-    def attach(self, linker: Linker) -> None:
-        """Do nothing: records are linked at once."""
+    def tenant_log(self, tenant: str) -> MemoryTenantAuditLog:
+        """Return the audit log of one tenant."""
+        if tenant not in self._tenant_logs:
+            self._tenant_logs[tenant] = MemoryTenantAuditLog(tenant)
+        return self._tenant_logs[tenant]
 
     async def link_pending(self) -> None:
         """Do nothing: no records wait to be linked."""
 
     async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Add a batch to its chains, all or nothing, durably; raises StoreUnavailable."""
-        chains = {key: self._trail_of(key[0]).chain(key[1]) for key in batch}
+        chains = {key: self.tenant_log(key[0]).chain(key[1]) for key in batch}
         linked = {key: link(key, chains[key].end, batch[key]) for key in batch}
-        self._trails |= {key[0]: self._trail_of(key[0]) for key in batch}
         for key, (segments, head) in linked.items():
             chains[key].take(segments, head)
-            self._trail_of(key[0]).add(segments)
+            self.tenant_log(key[0]).add(segments)
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """Add a checkpoint of each tenant for which *sign* returns one, all or none, durably."""
-        checkpoints = {tenant: await self._trail_of(tenant).check(sign) for tenant in tenants}
+        checkpoints = {tenant: await self.tenant_log(tenant).check(sign) for tenant in tenants}
         return {
             tenant: checkpoint
             for tenant, checkpoint in checkpoints.items()
@@ -226,16 +226,16 @@ class MemoryAuditStore:
         """Return the heads of up to *limit* tenants, by name after *after*."""
         heads_by_tenant = {
             tenant: ends
-            for tenant in sorted(self._trails)
+            for tenant in sorted(self._tenant_logs)
             if tenant > after
-            and (ends := self._trails[tenant].ends())
+            and (ends := self._tenant_logs[tenant].ends())
             and (unsigned is None or _is_unsigned(ends, unsigned))
         }
         return dict([*heads_by_tenant.items()][:limit])
 
     async def tenants(self) -> list[str]:
         """Return every tenant that has a head, a record or a checkpoint."""
-        return sorted(self._trails)
+        return sorted(name for name, log in self._tenant_logs.items() if log.ends())
 
 
 def _is_unsigned(heads: Sequence[ChainHead], key: str) -> bool:

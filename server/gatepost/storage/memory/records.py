@@ -4,10 +4,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
+from gatepost.storage.audit import Linker
 from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT, Entry, EntryValue, fits
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.approvals import MemoryApprovals, MemoryGrants
-from gatepost.storage.memory.audit import MemoryAuditStore, MemoryTrail
+from gatepost.storage.memory.audit import MemoryAuditStore
 from gatepost.storage.memory.outbox import MemoryOutbox, leased
 from gatepost.storage.memory.revocations import MemoryRevocations
 from gatepost.storage.memory.tenant_data import MemoryTenantData, TenantTable
@@ -28,7 +29,7 @@ class MemoryRecords:
         self._tenants: dict[str, MemoryTenant] = {}
         self.revocations = MemoryRevocations(self.for_tenant(NO_TENANT).entries(SUBJECT))
         self.tenant_data = MemoryTenantData(self._tenants)
-        self.audit = MemoryAuditStore(lambda tenant: self.for_tenant(tenant).trail)
+        self._audit_store = MemoryAuditStore()
 
     def for_tenant(self, tenant: str) -> "MemoryTenant":
         """Return the stores of one tenant."""
@@ -36,6 +37,10 @@ class MemoryRecords:
         if records is None:
             records = self._tenants[tenant] = MemoryTenant(tenant)
         return records
+
+    def open_audit(self, _: Linker | None) -> MemoryAuditStore:
+        """Return the audit log, which links records when they are written."""
+        return self._audit_store
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of tasks that have not ended and whose lease is over."""
@@ -123,7 +128,6 @@ class MemoryTenant:
         self.outbox = MemoryOutbox()
         self.approvals = MemoryApprovals(self.outbox)
         self.grants = MemoryGrants()
-        self.trail = MemoryTrail(tenant)
         self.tasks = MemoryTasks()
         self.idempotency = MemoryIdempotency()
         self.sessions = MemorySessions()

@@ -1,6 +1,7 @@
-"""The audit store in SQL: a tenant's trail, searched, counted and pruned, and all heads."""
+"""The audit store in SQL: search, count and prune the records of tenants, and read all heads."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,6 @@ from gatepost.storage.audit import (
     Checkpoint,
     Count,
     Link,
-    Linker,
     NewAuditRecord,
     RecordsByChain,
     Segment,
@@ -34,10 +34,10 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.audit_segments import (
     answers,
+    intact,
     newest,
     quoted,
     remainder,
-    sound,
 )
 from gatepost.storage.sql import audit_sums
 from gatepost.storage.sql.audit_chain import FIELDS, PAGE_SIZE, LinkPending, SqlChain, as_segments
@@ -127,8 +127,8 @@ _HORIZON = (
 )
 
 
-class SqlTrail:
-    """The `TenantTrail` of one tenant, in SQL tables."""
+class SqlTenantAuditLog:
+    """The `TenantAuditLog` of one tenant, in SQL tables."""
 
     __slots__ = ("_database", "_link_pending", "_tenant")
 
@@ -136,17 +136,17 @@ class SqlTrail:
         self._database, self._link_pending, self._tenant = database, link_pending, tenant
 
     def chain(self, writer: int) -> SqlChain:
-        """Implement `TenantTrail`."""
+        """Implement `TenantAuditLog`."""
         return SqlChain(self._database, self._link_pending, self._tenant, writer)
 
     async def heads(self) -> list[ChainHead]:
-        """Implement `TenantTrail`."""
+        """Implement `TenantAuditLog`."""
         await self._link_pending()
         rows = await self._database.rows(_ENDS, {"where_tenant": self._tenant})
         return [*map(stored_head, rows)]
 
     async def writers(self) -> list[int]:
-        """Implement `TenantTrail`."""
+        """Implement `TenantAuditLog`."""
         await self._link_pending()
         rows = await self._database.rows(_WRITERS, {"where_tenant": self._tenant})
         # SQLite accepts any value in any column.
@@ -154,7 +154,7 @@ class SqlTrail:
         return sorted(writers - {CHECKPOINTS})
 
     async def find(self, query: AuditQuery) -> list[AuditRow]:
-        """Implement `TenantTrail`."""
+        """Implement `TenantAuditLog`."""
         await self._link_pending()
         narrowed = select(*FIELDS).where(_OF_TENANT, *_narrowed(query))
         latest = narrowed.order_by(*(column.desc() for column in _NEWEST))
@@ -174,7 +174,7 @@ class SqlTrail:
             page_size = min(page_size * 2, PAGE_SIZE)
 
     async def horizon(self, before: int | None, segments: int) -> int | None:
-        """Implement `TenantTrail`."""
+        """Implement `TenantAuditLog`."""
         await self._link_pending()
         before = LAST_TIME if before is None else before
         where_values = {"where_tenant": self._tenant, "before": before, "segments": segments}
@@ -182,22 +182,22 @@ class SqlTrail:
         return rows[0].until if rows and isinstance(rows[0].until, int) else None
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
-        """Implement `TenantTrail`."""
+        """Implement `TenantAuditLog`."""
         await self._link_pending()
         return await audit_sums.counted(self._database, self._tenant, since, slice_ms)
 
     async def forget_counts(self) -> None:
-        """Implement `TenantTrail`."""
+        """Implement `TenantAuditLog`."""
         await self._link_pending()
         await audit_sums.forget(self._database, self._tenant)
 
     async def checkpoints(self) -> list[Checkpoint]:
-        """Implement `TenantTrail`."""
+        """Implement `TenantAuditLog`."""
         rows = await self._database.rows(_CHECKS, {"where_tenant": self._tenant})
         return [*map(stored_checkpoint, rows)]
 
     async def check(self, sign: Sign) -> Checkpoint | None:
-        """Implement `TenantTrail`."""
+        """Implement `TenantAuditLog`."""
         await self._link_pending()
         return (await checked(self._database, [self._tenant], sign)).get(self._tenant)
 
@@ -207,7 +207,7 @@ class SqlTrail:
         new_records: Mapping[int, Sequence[NewAuditRecord]],
         link: Link,
     ) -> bool:
-        """Implement `TenantTrail`."""
+        """Implement `TenantAuditLog`."""
         await self._link_pending()
         return await self._database.run_in_task(self._prune(through, new_records, link))
 
@@ -229,7 +229,7 @@ class SqlTrail:
                 raise LookupError(through[CHECKPOINTS])
             for writer in through.keys() - {CHECKPOINTS}:
                 values = {**base, "where_writer": writer, "through": through[writer]}
-                outdated = sound(as_segments(await connection.execute(_CUT, values)))
+                outdated = intact(as_segments(await connection.execute(_CUT, values)))
                 await connection.execute(_PRUNE, values)
                 remaining = [
                     part for segment in outdated for part in remainder(segment, through[writer])
@@ -242,7 +242,7 @@ class SqlTrail:
 
     async def _page(self, statement: Select[Any], **where_values: int) -> list[Segment]:
         values = {"where_tenant": self._tenant, **where_values}
-        return sound(as_segments(await self._database.rows(statement, values)))
+        return intact(as_segments(await self._database.rows(statement, values)))
 
 
 def _narrowed(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
@@ -264,7 +264,7 @@ def _narrowed(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
         yield _SEGMENTS.records.icontains(quoted(query.text), autoescape=True)
 
 
-class SqlAuditStore:
+class SqlAuditStore(ABC):
     """
     The part of `AuditStore` that all databases share; each database writes with a statement of its
     own.
@@ -275,15 +275,16 @@ class SqlAuditStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def attach(self, linker: Linker) -> None:
-        """Do nothing: records are linked at once, unless a database does otherwise."""
+    def tenant_log(self, tenant: str) -> SqlTenantAuditLog:
+        """Implement `AuditStore`."""
+        return SqlTenantAuditLog(self._database, self.link_pending, tenant)
 
-    async def link_pending(self) -> None:
+    async def link_pending(self) -> None:  # noqa: B027  # only SQLite links later
         """Do nothing: no records wait to be linked, unless a database does otherwise."""
 
+    @abstractmethod
     async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Implement `AuditStore`."""
-        raise NotImplementedError
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """Implement `AuditStore`."""
@@ -307,5 +308,5 @@ class SqlAuditStore:
         rows = await self._database.rows(_TENANTS, {})
         return sorted({row.tenant for row in rows} - {OF_WALS})
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: B027  # only some have more to close
         """Do nothing, because the database is closed with the records."""

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Select, and_, bindparam, func, select, update
 
 from gatepost.storage.audit import AuditRow, Link, NewAuditRecord, Segment
-from gatepost.storage.audit_segments import erased, rows_after, sound
+from gatepost.storage.audit_segments import erased, intact, rows_after
 from gatepost.storage.sql.audit_heads import add, locked
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SEGMENTS
@@ -70,7 +70,7 @@ class SqlChain:
         while (page_size := min(limit - len(rows), PAGE_SIZE)) > 0:
             page = await self._page(_BEHIND, after=after, max_rows=page_size)
             # In a thread, because a page may contain megabytes.
-            rows += await asyncio.to_thread(rows_after, sound(page), after)
+            rows += await asyncio.to_thread(rows_after, intact(page), after)
             if len(page) < page_size:
                 break
             after = page[-1].last
@@ -96,7 +96,7 @@ class SqlChain:
             to_erase, after = frozenset(numbers), min(numbers, default=0) - 1
             while after < max(to_erase, default=after):
                 where_values = {**self._where_chain, "after": after, "max_rows": PAGE_SIZE}
-                page = sound(as_segments(await connection.execute(_BEHIND, where_values)))
+                page = intact(as_segments(await connection.execute(_BEHIND, where_values)))
                 erased_segments = await asyncio.to_thread(_erase_in, page, to_erase)
                 changes = [
                     {**self._where_chain, "where_first": segment.first, "left": segment.records}

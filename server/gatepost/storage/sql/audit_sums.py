@@ -66,7 +66,7 @@ def rows_of_segments(segments: Iterable[tuple[str, Segment]]) -> list[tuple[Any,
 
 
 async def counted(database: Database, tenant: str, since: int, slice_ms: int) -> list[Count]:
-    """Return the counts of a tenant, as `TenantTrail.count`."""
+    """Return the counts of a tenant, as `TenantAuditLog.count`."""
     # This number is ours, so it may be part of the text: PostgreSQL cannot tell that two parameters
     # are the same.
     at = _SUMS.hour - _SUMS.hour % literal_column(str(int(slice_ms)))

@@ -64,7 +64,7 @@ class Database:
         """
         self.engine = engine
         self.dialect = engine.dialect.name
-        self.doubted = 0.0
+        self.replaced_before = 0.0
         """
         A connection whose last statement began before this time (`time.monotonic`) is replaced
         before it is used again, because its server may be gone.
@@ -184,7 +184,7 @@ class Database:
                     return await work
             except TimeoutError:
                 # If packets vanish, each pooled connection would cost a statement this wait.
-                self.doubted = max(self.doubted, began)
+                self.replaced_before = max(self.replaced_before, began)
                 raise
 
 

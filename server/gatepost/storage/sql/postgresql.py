@@ -114,7 +114,7 @@ def _watch(database: Database) -> None:
         # The connection was lost while it lay in the pool, because the server has restarted. This
         # check costs no round trip.
         driver = connection.driver_connection
-        if record.info.get("served", database.doubted) < database.doubted:
+        if record.info.get("served", database.replaced_before) < database.replaced_before:
             driver.terminate()
         if driver.is_closed():
             raise DisconnectionError
@@ -124,7 +124,7 @@ def _watch(database: Database) -> None:
         state = getattr(context.original_exception, "sqlstate", None) or ""
         if state == READ_ONLY:
             # After a failover, the connections lead to a server that no longer accepts writes.
-            database.doubted = time.monotonic()
+            database.replaced_before = time.monotonic()
         if state == READ_ONLY or state.startswith(CONNECTION_CLOSED):
             # The server reports the end before it closes the connection, and the driver has not
             # seen that yet.

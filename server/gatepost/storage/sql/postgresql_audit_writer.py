@@ -218,7 +218,7 @@ class PostgresWriter:
             connection is None
             or connection.is_closed()
             or time.monotonic() - self._since > RECYCLE_S
-            or self._used < self._database.doubted
+            or self._used < self._database.replaced_before
         )
 
     async def add_at_once(self, parameters: Sequence[Any]) -> None:
@@ -232,7 +232,7 @@ class PostgresWriter:
             deadline.cancel()
 
     def _give_up(self) -> None:
-        self._database.doubted = max(self._database.doubted, self._used)
+        self._database.replaced_before = max(self._database.replaced_before, self._used)
         self.close()
 
     async def add(self, parameters: Sequence[Any]) -> None:

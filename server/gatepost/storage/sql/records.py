@@ -20,12 +20,13 @@ from sqlalchemy import (
     union_all,
 )
 
+from gatepost.storage.audit import Linker
 from gatepost.storage.entries import Entry, EntryValue
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.sql import database_schema, sqlite
 from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue
-from gatepost.storage.sql.audit import SqlAuditStore, SqlTrail
+from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.entries import (
     SqlEntries,
@@ -84,11 +85,11 @@ def _sum(table: Table, *, of_owner: bool) -> Select[Any]:
 _OF_ALL, _OF_ONE = _sums(of_owner=False), _sums(of_owner=True)
 
 
-def _audit_store(database: Database) -> SqlAuditStore:
+def _audit_store(database: Database, linker: Linker | None) -> SqlAuditStore:
     if database.dialect == "sqlite":
         path = database.engine.url.database
         assert path is not None  # noqa: S101  # `sqlite.database` opens a file
-        return SqliteAuditStore(database, path)
+        return SqliteAuditStore(database, path, linker)
     # Imported here, because a SQLite file does not need it.
     module = importlib.import_module("gatepost.storage.sql.postgresql_audit_writer")
     store: SqlAuditStore = module.PostgresAuditStore(database)
@@ -102,11 +103,16 @@ class SqlRecords:
         self.database = database
         self.revocations = SqlRevocations(database)
         self.tenant_data = SqlTenantData(database)
-        self.audit = _audit_store(database)
+        self._audit_stores: list[SqlAuditStore] = []
 
     def for_tenant(self, tenant: str) -> "SqlTenant":
         """Return the stores of one tenant."""
-        return SqlTenant(self.database, self.audit, tenant)
+        return SqlTenant(self.database, tenant)
+
+    def open_audit(self, linker: Linker | None) -> SqlAuditStore:
+        """Open the audit log; it is closed with these records."""
+        self._audit_stores.append(store := _audit_store(self.database, linker))
+        return store
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of tasks that have not ended and whose lease is over."""
@@ -159,17 +165,18 @@ class SqlRecords:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self.audit.aclose()
+        for audit_store in self._audit_stores:
+            await audit_store.aclose()
         await self.database.aclose()
 
 
 class SqlTenant:
     """One tenant's records; all of their statements name the tenant."""
 
-    __slots__ = ("_audit", "_database", "_tenant")
+    __slots__ = ("_database", "_tenant")
 
-    def __init__(self, database: Database, audit: SqlAuditStore, tenant: str) -> None:
-        self._database, self._audit, self._tenant = database, audit, tenant
+    def __init__(self, database: Database, tenant: str) -> None:
+        self._database, self._tenant = database, tenant
 
     @property
     def tasks(self) -> SqlTasks:
@@ -185,11 +192,6 @@ class SqlTenant:
     def sessions(self) -> SqlSessions:
         """Return the tenant's sessions."""
         return SqlSessions(self._database, self._tenant)
-
-    @property
-    def trail(self) -> SqlTrail:
-        """Return the tenant's audit records."""
-        return SqlTrail(self._database, self._audit.link_pending, self._tenant)
 
     @property
     def approvals(self) -> SqlApprovals:

@@ -81,7 +81,7 @@ class SqliteConnection:
         self._connection: sqlite3.Connection | None = None
         self._uncopied = 0
         """The approximate bytes that may exist only in SQLite's log."""
-        self.is_in_doubt = False
+        self.is_commit_unknown = False
         """Whether a transaction has failed that may have been committed all the same."""
 
     def write(self, batch: RecordsByChain, link: Link) -> None:
@@ -146,9 +146,9 @@ class SqliteConnection:
         with self.reading() as execute:
             execute("BEGIN IMMEDIATE", ())
             yield execute
-            self.is_in_doubt = True
+            self.is_commit_unknown = True
             execute("COMMIT", ())
-            self.is_in_doubt = False
+            self.is_commit_unknown = False
 
     @contextmanager
     def reading(self) -> Iterator[Execute]:
@@ -220,7 +220,7 @@ class SqliteMerger(SqliteConnection):
                 key = OF_WALS, number
                 row = heads_of(execute, [key]).get(key)
                 merged = None if row is None else stored_head(row)
-                is_changed = merged is not None and bool(linker.doubt(merged))
+                is_changed = merged is not None and bool(linker.invalid_reason(merged))
                 if merged is None or is_changed:
                     # The digest is random, so that no frame continues it: the file may belong to
                     # another database.
@@ -268,7 +268,7 @@ class SqliteMerger(SqliteConnection):
                 if number in ends and (wal is None or number != wal.number):
                     end = stored_head(ends[number])
                     with opened(path) as file:
-                        if file < 0 or not os.fstat(file).st_size or linker.doubt(end):
+                        if file < 0 or not os.fstat(file).st_size or linker.invalid_reason(end):
                             continue
                         if is_behind(file, end) or has_ended(file):
                             return True
@@ -280,7 +280,7 @@ class SqliteMerger(SqliteConnection):
         with ExitStack() as undo:
             ended_logs: list[tuple[int, str, bool]] = []
             if wal is not None:
-                undo.callback(self._doubt, wal)
+                undo.callback(self._reopen_if_unknown, wal)
             with self.transaction() as execute:
                 ends = {row[1]: stored_head(row) for row in ends_of(execute, OF_WALS)}
                 own_end = None
@@ -294,7 +294,7 @@ class SqliteMerger(SqliteConnection):
                     if number in ends and (wal is None or number != wal.number):
                         file = undo.enter_context(opened(path))
                         ended_logs += self._merge_other(path, file, ends[number], merged)
-                _doubt_repeated(execute, merged)
+                _add_breaks_for_repeats(execute, merged)
                 self.extend(execute, merged.batch, merged.extension.link)
                 put(execute, heads=[astuple(end) for end in merged.ends.values()])
             merged.extension.committed()
@@ -308,12 +308,10 @@ class SqliteMerger(SqliteConnection):
                     os.ftruncate(file, 0)
         return merged.is_full
 
-    def _doubt(self, wal: WriteAheadLog) -> None:
-        """
-        Have the write-ahead log opened again if it is unknown whether a transaction has succeeded.
-        """
-        if self.is_in_doubt:
-            wal.is_ready = self.is_in_doubt = False
+    def _reopen_if_unknown(self, wal: WriteAheadLog) -> None:
+        """Have the write-ahead log opened again if a failed commit may have succeeded."""
+        if self.is_commit_unknown:
+            wal.is_ready = self.is_commit_unknown = False
 
     def _merge_own(
         self, execute: Execute, wal: WriteAheadLog, stored_end: ChainHead | None, merged: Merged
@@ -322,7 +320,7 @@ class SqliteMerger(SqliteConnection):
         merged_end, frames = wal.merged, [*wal.frames]
         if stored_end == merged_end:
             pass
-        elif stored_end is not None and wal.has(stored_end) and not merged.linker.doubt(stored_end):
+        elif stored_end and wal.has(stored_end) and not merged.linker.invalid_reason(stored_end):
             # Another process has merged it, and this process was not told of the records. The row
             # of another database with the same key ring has a valid proof as well.
             merged_end = stored_end
@@ -344,7 +342,7 @@ class SqliteMerger(SqliteConnection):
 
         Return the file if that has ended, its path, and whether it was changed.
         """
-        if file < 0 or merged.is_full or merged.linker.doubt(stored_end):
+        if file < 0 or merged.is_full or merged.linker.invalid_reason(stored_end):
             return []  # the next process with this write-ahead log handles a changed head
         is_over = has_ended(file)  # otherwise more frames could follow
         for frame in merged.take(stored_end.writer, frames_behind(file, stored_end, merged.linker)):
@@ -360,9 +358,9 @@ class SqliteMerger(SqliteConnection):
         return [(file, path, is_damaged)]
 
 
-def _doubt_repeated(execute: Execute, merged: Merged) -> None:
+def _add_breaks_for_repeats(execute: Execute, merged: Merged) -> None:
     """
-    Have it recorded if the first frame of a write-ahead log is in the tables already.
+    Add breaks to the chains of frames that are in the tables already.
 
     In that case an earlier row was restored with its valid proof, so that frames are merged again.
     """
@@ -373,9 +371,9 @@ def _doubt_repeated(execute: Execute, merged: Merged) -> None:
             # The salts of its details make each body unique.
             salted = [record.body.decode() for record in new_records if record.side is not None]
             if any(body in records for records in stored_records for body in salted):
-                for doubted_chain in (chain, OF_WAL):
-                    merged.extension.add_break(doubted_chain, CHANGED)
-                    merged.batch.setdefault(doubted_chain, [])
+                for broken_chain in (chain, OF_WAL):
+                    merged.extension.add_break(broken_chain, CHANGED)
+                    merged.batch.setdefault(broken_chain, [])
 
 
 def _note_linked(execute: Execute, frames: Sequence[Frame], extension: Extension) -> None:

@@ -272,7 +272,7 @@ def frames_behind(file: int, merged: ChainHead, linker: Linker) -> Iterator[Fram
     end = merged
     while (frame := _next(file, end)) is not None:
         proven = _proven(end.writer, frame.number, frame.digest, frame.proof)
-        if linker.doubt(proven):
+        if linker.invalid_reason(proven):
             return
         end = msgspec.structs.replace(proven, pruned=frame.end)
         yield frame

@@ -47,15 +47,14 @@ class SqliteAuditStore(SqlAuditStore):
     The `AuditStore` of a SQLite file: one thread appends to the write-ahead log of this process,
     and one merges.
 
-    Until a linker is attached, batches are written into the tables at once.
+    Without a linker, batches are written into the tables at once.
     """
 
-    def __init__(self, database: Database, path: str) -> None:
+    def __init__(self, database: Database, path: str, linker: Linker | None) -> None:
         super().__init__(database)
-        self._path = path
         self._merger = SqliteMerger(path)
-        self._linker: Linker | None = None
-        self._wal: WriteAheadLog | None = None
+        self._linker = linker
+        self._wal = None if linker is None else WriteAheadLog(path, linker)
         self._appending = WorkThread("audit")
         self._merging = WorkThread("audit merge", self._look)
         self._last_look = 0, 0.0
@@ -67,12 +66,6 @@ class SqliteAuditStore(SqlAuditStore):
         self._since: float | None = None
         """The time when a batch was first seen that waits to be merged."""
         self._closed = False
-
-    def attach(self, linker: Linker) -> None:
-        """Implement `AuditStore`."""
-        self._linker = linker
-        if self._wal is None:
-            self._wal = WriteAheadLog(self._path, linker)
 
     async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Implement `AuditStore`."""

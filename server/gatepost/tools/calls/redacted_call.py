@@ -1,5 +1,6 @@
 """Redact the tenant's secrets from everything that one call sends."""
 
+import asyncio
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +61,7 @@ _decode = msgspec.json.decode
 _replace = msgspec.structs.replace
 
 
-class RedactedCall(msgspec.Struct):
+class RedactedCall(msgspec.Struct, eq=False):
     """
     Redacts one call: it wraps the call's client and cleans the call's outcome.
 
@@ -299,6 +300,23 @@ class RedactedCall(msgspec.Struct):
     async def detach(self, *, state: bytes = b"") -> None:
         """Answer the request with a task, in which the call continues; no one else sees *state*."""
         await self.call.client.detach(state=state)
+
+
+RUNNING_CALLS: dict[tuple[asyncio.Task[Any] | None, RedactedCall], None] = {}
+"""
+The calls that run in this process, each with its task, in the order in which they began. Unlike
+`CURRENT_CALL`, other threads can read it, and tasks that a tool starts do not inherit it.
+"""
+
+
+def running_call(loop: asyncio.AbstractEventLoop) -> Call | None:
+    """Return the call that *loop* runs at this moment; any thread may ask."""
+    task = asyncio.current_task(loop)
+    if task is None:
+        return None
+    # Copied in one step, because the loop may go on meanwhile.
+    calls = [redacted.call for of_task, redacted in [*RUNNING_CALLS] if of_task is task]
+    return calls[-1] if calls else None  # the others are the outer calls of the last one
 
 
 def written(call: Call, offer: Offer) -> list[tuple[str, str]]:

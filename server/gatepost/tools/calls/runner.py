@@ -17,7 +17,7 @@ from gatepost.execution.interruption import DeadlinePassed, TokenExpired, is_can
 from gatepost.redaction.redactor import CURRENT_CALL
 from gatepost.storage.commit import NO_COMMIT, CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.calls.redacted_call import RedactedCall
+from gatepost.tools.calls.redacted_call import RUNNING_CALLS, RedactedCall
 from gatepost.tools.calls.redaction import Redaction, is_harmless
 from gatepost.tools.calls.registry import Registry, Unknown
 from gatepost.tools.calls.stage import (
@@ -69,7 +69,6 @@ The exceptions that are no failure of a tool. With GeneratorExit Python closes a
 a tool raises itself arrives as another error (`failed_with`). All others are failures: a library
 that calls `sys.exit` in a tool must not end the server.
 """
-
 
 EXPIRED = Outcome(
     failure=Failure(
@@ -242,10 +241,10 @@ class Runner:
         secrets_version = -1 if offer.secret_arguments else redaction.secrets.version
         redacted = RedactedCall(redaction, call, offer, redactor, secrets_version)
         redacted_calls.append(redacted)
-        outer = (
-            CURRENT_CALL.get()
-        )  # a tool may call others, and has its own secrets again afterwards
+        # A tool may call others, and is the current call again afterwards, with its own secrets.
+        outer, running = CURRENT_CALL.get(), (asyncio.current_task(), redacted)
         CURRENT_CALL.set(redacted)
+        RUNNING_CALLS[running] = None
         if call.client is not NO_CLIENT:
             call = replace(call, client=redacted)
         try:
@@ -274,6 +273,7 @@ class Runner:
         finally:
             redacted.over = True
             CURRENT_CALL.set(outer)
+            del RUNNING_CALLS[running]
         clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
         return truncate(clean, offer, self.max_result_bytes)
 

@@ -2,15 +2,16 @@
 
 import asyncio
 import secrets
+from collections import deque
 from contextlib import suppress
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.shared_store import SharedStore
+from gatepost.storage.shared_store import DeliverMessage, SharedStore, Subscription, WakeUps
 from gatepost.upstreams.calls.call_states import Answer, Ended, ExchangeStep
 from gatepost.upstreams.calls.parked_messages import (
-    ALIVE,
-    BEAT_S,
+    KEEP_ALIVE,
+    KEEP_ALIVE_S,
     NOTE_S,
     READY,
     ParkedRequest,
@@ -26,6 +27,8 @@ from gatepost.upstreams.connection import UpstreamNotification
 
 MAX_MESSAGES = 256
 """The number of messages that wait here to be passed on."""
+LOST_S = 2 * KEEP_ALIVE_S
+"""After this time without a message, the step may be ready, and the message that says so lost."""
 
 
 class OtherReplicaExchange:
@@ -62,52 +65,54 @@ class OtherReplicaExchange:
         state, reply = self._state, secrets.token_urlsafe(16)
         self._reply = reply
         sealing = Sealing(self._keyring, self._tenant, reply)
-        received: asyncio.Queue[bytes] = asyncio.Queue(MAX_MESSAGES)
+        received: deque[bytes] = deque(maxlen=MAX_MESSAGES)  # the newest ones matter most
 
-        def receive(message: bytes) -> None:
-            if received.full():
-                received.get_nowait()  # the newest notifications matter most
-            received.put_nowait(message)
+        async def follow(wake: DeliverMessage) -> Subscription:
+            def receive(message: bytes) -> None:
+                received.append(message)
+                wake(message)
 
-        subscription = await self._shared_store.follow(reply_topic(reply), receive)
-        try:
+            return await self._shared_store.follow(reply_topic(reply), receive)
+
+        async with WakeUps(follow) as wake_ups:
             request = ParkedRequest(
                 state.parked, state.target.call, step, answer, valid_until=self._valid_until
             )
             await self._shared_store.put(request_note(reply), sealing.seal(request), ttl_s=NOTE_S)
-            await self._wait(reply, sealing, received, listener)
-            note = await self._shared_store.take(step_note(reply))
-        finally:
-            subscription.end()
+            note = await self._step_note(sealing, wake_ups, received, listener)
+            if note is None and not wake_ups.is_following:
+                raise StoreUnavailable("the shared store delivers no messages of other replicas")
         next_step: ExchangeStep | None = None if note is None else sealing.open(note, ExchangeStep)  # type: ignore[arg-type]
         return Ended("gone") if next_step is None else next_step
 
-    async def _wait(
+    async def _step_note(
         self,
-        reply: str,
         sealing: Sealing,
-        received: asyncio.Queue[bytes],
+        wake_ups: WakeUps,
+        received: deque[bytes],
         listener: ReceiveNotification,
-    ) -> None:
-        """Wait for the step, or until the other replica is silent for too long."""
+    ) -> bytes | None:
+        """Return the note of the step; None if the other replica is silent for too long."""
         loop = asyncio.get_running_loop()
-        last, answers = loop.time(), False
-        while loop.time() - last <= self._silent_s:
+        last_message_at, answers, is_ready = loop.time(), False, False
+        while True:
             if not answers:
                 # A message may be lost. The note is taken once, so a second one does nothing.
-                await self._shared_store.publish(replica_topic(self._state.replica), reply.encode())
-            message = b""
-            with suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S):
-                    message = await received.get()
-            if message == READY:
-                return
-            if message:
-                last, answers = loop.time(), True
-            if message not in (b"", ALIVE):
-                notification = sealing.open(message, UpstreamNotification)
-                if notification is not None:
-                    await listener(notification)
+                topic = replica_topic(self._state.replica)
+                await self._shared_store.publish(topic, self._reply.encode())
+            await wake_ups.wait(KEEP_ALIVE_S)
+            while received and not is_ready:
+                message = received.popleft()
+                last_message_at, answers, is_ready = loop.time(), True, message == READY
+                if message not in (READY, KEEP_ALIVE):
+                    notification = sealing.open(message, UpstreamNotification)
+                    if notification is not None:
+                        await listener(notification)
+            silent_s = loop.time() - last_message_at
+            if is_ready or silent_s > min(LOST_S, self._silent_s):
+                note = await self._shared_store.take(step_note(self._reply))
+                if note is not None or is_ready or silent_s > self._silent_s:
+                    return note
 
     async def cancel(self) -> None:
         """Cancel the call there, if that replica can be reached."""

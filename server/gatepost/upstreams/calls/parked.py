@@ -16,8 +16,8 @@ from gatepost.storage.shared_store import SharedStore, Subscription, TenantShare
 from gatepost.tools.calls.runner import GRACE_S
 from gatepost.upstreams.calls.call_states import PARKED_S, Ended, ExchangeStep
 from gatepost.upstreams.calls.parked_messages import (
-    ALIVE,
-    BEAT_S,
+    KEEP_ALIVE,
+    KEEP_ALIVE_S,
     NOTE_S,
     READY,
     SILENT_S,
@@ -50,7 +50,7 @@ class ParkingLimits(msgspec.Struct, frozen=True):
     kept_s: float = PARKED_S
     """How long the last step of a call is kept for a caller that repeats its round."""
     silent_s: float = SILENT_S
-    """The time without a sign of life of a replica after which its parked calls count as lost."""
+    """The time without a message of a replica after which its parked calls count as lost."""
     kept_bytes: int = 64_000_000
     """The size of all last steps that are kept; beyond it the oldest are dropped."""
 
@@ -281,8 +281,8 @@ class ParkedCalls:
         waiting = asyncio.create_task(running.after(request.step, request.answer, publisher))
         try:
             while not waiting.done():
-                await shared_store.publish(reply_topic(reply), ALIVE)
-                await asyncio.wait({waiting}, timeout=BEAT_S)
+                await shared_store.publish(reply_topic(reply), KEEP_ALIVE)
+                await asyncio.wait({waiting}, timeout=KEEP_ALIVE_S)
             return waiting.result()
         except NoSuchStep:
             return ENDED_GONE

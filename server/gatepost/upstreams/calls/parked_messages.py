@@ -10,15 +10,15 @@ from gatepost.upstreams.calls.round_state import ParkedState
 from gatepost.upstreams.connection import UpstreamNotification
 
 PURPOSE = "parked-call"
-BEAT_S = 1.0
-"""How often the replica that holds a call sends a sign of life."""
+KEEP_ALIVE_S = 1.0
+"""How often the replica that holds a call sends a keep-alive message."""
 SILENT_S = 8.0
-"""The time without a sign of life after which the replica counts as dead."""
+"""The time without a message after which the replica counts as dead."""
 NOTE_S = 60.0
 """How long a message may wait to be taken."""
 CHUNK_BYTES = 150_000
 """The key ring opens no larger message at once."""
-ALIVE, READY = b"alive", b"ready"
+KEEP_ALIVE, READY = b"alive", b"ready"
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def replica_topic(replica: str) -> str:
 
 
 def reply_topic(reply: str) -> str:
-    """Return the topic of the signs of life for one request."""
+    """Return the topic of the messages to the replica that sent a request."""
     return f"parked-reply:{reply}"
 
 

@@ -43,7 +43,7 @@ class RunningExchange:
 
     *on_end* is called once with the last step. The caller's requests come and go: each gives its
     answers with `after` and waits there for the next step. The request that did so last gets the
-    notifications, until the call ends or `mute` is called.
+    notifications, until the call ends or `unsubscribe` is called.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RunningExchange:
             self.waiting -= 1
         return machine.steps[step]
 
-    def mute(self) -> None:
+    def unsubscribe(self) -> None:
         """Drop notifications until the next `after`, because the request before it has ended."""
         self._listener = None
 

@@ -196,7 +196,7 @@ class SessionCalls:
         state: ParkedState,
         idempotency_digest: str | None,
     ) -> bool:
-        running.mute()
+        running.unsubscribe()
         target = state.target
         call = ParkedCall(state.parked, ctx.caller, server, target.call, running)
         try:

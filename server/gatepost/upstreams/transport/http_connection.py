@@ -74,7 +74,7 @@ class HttpConnection:
         self._described_at = 0.0
         self._sessions: dict[bytes, UpstreamPeer] = {}
         self._opening: dict[bytes, asyncio.Task[UpstreamPeer]] = {}
-        self._asides = TaskSet()
+        self._background_tasks = TaskSet()
         self._streams: dict[str, SessionStream] = {}
         self._ids = count(1)
 
@@ -133,9 +133,9 @@ class HttpConnection:
         self._sessions.clear()
         for peer in peers:
             self._end(peer)
-        if self._asides:
-            await asyncio.wait(self._asides, timeout=SEND_S)
-        for sending in self._asides:
+        if self._background_tasks:
+            await asyncio.wait(self._background_tasks, timeout=SEND_S)
+        for sending in self._background_tasks:
             sending.cancel()
 
     async def peer(self, capabilities: Mapping[str, Any]) -> UpstreamPeer:
@@ -235,7 +235,7 @@ class HttpConnection:
         stream = self._streams.pop(peer.session_id or "", None)
         if stream is not None and stream.task is not None:
             stream.task.cancel()
-            self._asides.keep(stream.task)
+            self._background_tasks.keep(stream.task)
 
     async def _level(self, peer: UpstreamPeer, method: str, options: RequestOptions) -> None:
         """Set the log level of a session, which the modern era says with each request."""
@@ -279,7 +279,7 @@ class HttpConnection:
         """Pass a change to those that follow the server's notifications."""
         self.announcements.publish(notification)
 
-    def aside(self, peer: UpstreamPeer, body: bytes) -> None:
+    def send_in_background(self, peer: UpstreamPeer, body: bytes) -> None:
         """Send a message in the background, and ignore how that ends."""
         self._background("POST", peer, body)
 
@@ -289,7 +289,7 @@ class HttpConnection:
             self._background("DELETE", peer, b"")
 
     def _background(self, verb: str, peer: UpstreamPeer, body: bytes) -> None:
-        if len(self._asides) >= BACKGROUND_MESSAGES:
+        if len(self._background_tasks) >= BACKGROUND_MESSAGES:
             return
 
         async def send() -> None:
@@ -299,7 +299,7 @@ class HttpConnection:
                     async with self.requester.open(verb, headers, body, timeout_s=SEND_S):
                         return
 
-        self._asides.start(send())
+        self._background_tasks.start(send())
 
 
 def _retrieved(task: asyncio.Task[UpstreamPeer]) -> None:

@@ -61,7 +61,7 @@ class ExchangeHost(Protocol):
     def announce(self, notification: UpstreamNotification) -> None:
         """Pass a change to those that follow the server's notifications."""
 
-    def aside(self, peer: UpstreamPeer, body: bytes) -> None:
+    def send_in_background(self, peer: UpstreamPeer, body: bytes) -> None:
         """Send a message in the background, and ignore how that ends."""
 
 
@@ -126,7 +126,9 @@ class HttpExchange:
         self._cancelled = True
         if self._is_session and self._sent:
             params = {"requestId": self._request.id, "reason": reason[:500]}
-            self._host.aside(self._peer, outgoing.message("notifications/cancelled", params))
+            self._host.send_in_background(
+                self._peer, outgoing.message("notifications/cancelled", params)
+            )
         # Closing the stream cancels a request of the modern era.
         self._timeouts.stop()
 
@@ -139,7 +141,7 @@ class HttpExchange:
             await self.cancel("the request was given up")
         self._client_requests.close()
 
-    def receive_aside(self, message: ReceivedMessage) -> None:
+    def receive_side_message(self, message: ReceivedMessage) -> None:
         """Take a message from the stream of the session (`SideReceiver`)."""
         if not self._side.full():
             self._side.put_nowait(message)
@@ -170,7 +172,9 @@ class HttpExchange:
                 self._has_ended = judgement.final
                 return judgement.message
             if isinstance(judgement, AnswerItself):
-                self._host.aside(self._peer, outgoing.response(judgement.id, judgement.answer))
+                self._host.send_in_background(
+                    self._peer, outgoing.response(judgement.id, judgement.answer)
+                )
             elif isinstance(judgement, Announce):
                 self._host.announce(judgement.notification)
             elif judgement == "alive":

@@ -50,7 +50,7 @@ class NotificationHost(Protocol):
     def next_id(self) -> int:
         """Return an id that no other request of this connection has."""
 
-    def aside(self, peer: UpstreamPeer, body: bytes) -> None:
+    def send_in_background(self, peer: UpstreamPeer, body: bytes) -> None:
         """Send a message in the background."""
 
 
@@ -125,7 +125,7 @@ def _take(
     elif isinstance(received, UpstreamRequest):
         judgement = judged_request(received, has_requests=False)
         if isinstance(judgement, AnswerItself):
-            host.aside(peer, outgoing.response(judgement.id, judgement.answer))
+            host.send_in_background(peer, outgoing.response(judgement.id, judgement.answer))
 
 
 async def _listened(

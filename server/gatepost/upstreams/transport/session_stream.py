@@ -29,7 +29,7 @@ ATTEMPTS = 3
 class SideReceiver(Protocol):
     """A running request that accepts messages from streams other than its own."""
 
-    def receive_aside(self, message: ReceivedMessage) -> None:
+    def receive_side_message(self, message: ReceivedMessage) -> None:
         """Take a message."""
 
 
@@ -78,7 +78,7 @@ class SessionStream(msgspec.Struct):
                 return
             owner = owner_of(received, self.running.keys())
             if owner is not None:
-                self.running[owner].receive_aside(received)
+                self.running[owner].receive_side_message(received)
             return
         self._answer_request(host, peer, received)
 
@@ -88,6 +88,6 @@ class SessionStream(msgspec.Struct):
         owner = owner_of(received, self.running.keys())
         judgement = judged_request(received, has_requests=owner is not None)
         if isinstance(judgement, AnswerItself):
-            host.aside(peer, outgoing.response(judgement.id, judgement.answer))
+            host.send_in_background(peer, outgoing.response(judgement.id, judgement.answer))
         elif owner is not None:
-            self.running[owner].receive_aside(received)
+            self.running[owner].receive_side_message(received)

@@ -63,7 +63,7 @@ class StdioExchange:
         self._cancelled = True
         if self._sent:
             params = {"requestId": self._request.id, "reason": reason[:500]}
-            self._process.aside(outgoing.message("notifications/cancelled", params))
+            self._process.send_in_background(outgoing.message("notifications/cancelled", params))
         self._timeouts.stop()
 
     async def aclose(self) -> None:
@@ -124,6 +124,6 @@ class StdioExchange:
                 self._has_ended = judgement.final
                 return judgement.message
             if isinstance(judgement, AnswerItself):
-                self._process.aside(outgoing.response(judgement.id, judgement.answer))
+                self._process.send_in_background(outgoing.response(judgement.id, judgement.answer))
             elif judgement == "alive":
                 return None

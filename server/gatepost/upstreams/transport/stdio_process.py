@@ -53,7 +53,7 @@ class StdioProcess:
         self.announcements = Announcements()
         self.end_event = asyncio.Event()
         self._running: dict[int, MessageReceiver] = {}
-        self._aside = TaskSet()
+        self._background_tasks = TaskSet()
         self._tasks = (
             asyncio.create_task(self._read()),
             asyncio.create_task(self._read_errors()),
@@ -81,7 +81,7 @@ class StdioProcess:
         except ServiceEnded:
             raise broken(self.server) from None
 
-    def aside(self, message: bytes) -> None:
+    def send_in_background(self, message: bytes) -> None:
         """Write a message in the background, and ignore how that ends."""
 
         async def written() -> None:
@@ -90,11 +90,11 @@ class StdioProcess:
             except ConnectionFailure:
                 return
 
-        self._aside.start(written())
+        self._background_tasks.start(written())
 
     async def end(self) -> None:
         """End the program with everything that it started."""
-        for task in self._aside:
+        for task in self._background_tasks:
             task.cancel()
         await self._service.end()
         for task in self._tasks:
@@ -164,7 +164,7 @@ class StdioProcess:
         elif not isinstance(message, UpstreamNotification):
             judgement = judged_request(message, has_requests=False)
             if isinstance(judgement, AnswerItself):
-                self.aside(outgoing.response(judgement.id, judgement.answer))
+                self.send_in_background(outgoing.response(judgement.id, judgement.answer))
 
 
 class SingleAnswer:
