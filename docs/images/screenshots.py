@@ -220,7 +220,7 @@ def _upstreams(billing: BillingServer) -> None:
     billing.server.run(upstreams.store.catalogues.put("acme", catalogue))
     active = ServerChanges(status="active")
     billing.server.run(upstreams.administration.change(by_tenant["crm"], active, actor))
-    breaker = upstreams.calls.health.of("acme", by_tenant["search"].id)
+    breaker = upstreams.calls.health.breaker_for("acme", by_tenant["search"].id)
     for _ in range(5):
         breaker.failed("unreachable", "search refused the connection.", now - 3_700)
     agent = AgentChanges(

@@ -50,10 +50,10 @@ class TaskSet(set["asyncio.Task[None]"]):
     ) -> "asyncio.Task[None]":
         """Begin *work* in a task, and return the task."""
         task = asyncio.get_running_loop().create_task(work, context=context)
-        self.keep(task)
+        self.track(task)
         return task
 
-    def keep(self, task: "asyncio.Task[None]") -> None:
+    def track(self, task: "asyncio.Task[None]") -> None:
         """Keep a task that was begun elsewhere."""
         self.add(task)
         task.add_done_callback(self._on_task_end)

@@ -166,10 +166,11 @@ NO_FUNCTION_NAMES = frozenset(
         r"\w+",
         """
     at to into onto from via per than as in on upon until while past by between against across
-    through toward without if because and or nor not but
+    among after with through toward without if because and or nor not but
     he she they his her their its this that these those some any every both none such
-    am are be been being was were had have does did could might must shall should will would
-    fate hear pose shed stray teach tidy
+    am are be been being is was were has had have do does did could might must shall should
+    will would
+    aside doubt fate hear look mute pose shed sound stray teach tell tidy want
         """,
     )
 )

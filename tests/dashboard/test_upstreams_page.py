@@ -189,7 +189,7 @@ def test_the_page_shows_failing_calls_and_agents(dashboard: DashboardServer) -> 
     """It has the error, the state of the circuit and the capabilities of agents."""
     upstreams = dashboard.services.upstreams.services
     server = added(dashboard, "dead")
-    breaker = upstreams.calls.health.of("acme", server.id)
+    breaker = upstreams.calls.health.breaker_for("acme", server.id)
     for _ in range(5):
         breaker.failed(
             "unreachable", "dead refused the connection.", upstreams.calls.health.clock()

@@ -79,7 +79,7 @@ async def test_su_10_a_stream_ends_with_its_token(client: EndpointClient, is_tol
             await client.pubsub.notifier_for("acme").listed("tools")
         else:
             for _ in range(client.streams.steps):
-                client.streams.look()
+                client.streams.check_next()
 
         assert (await stream.next())["result"]["resultType"] == "complete"
         assert await stream.next() is None
@@ -194,7 +194,7 @@ async def test_a_stream_that_fails_ends_alone(wakes: bool, monkeypatch: pytest.M
     for stream in (failing, *others) if wakes else ():
         streams.wake(stream)
     for _ in () if wakes else range(streams.steps):
-        loop.call_soon(streams.look)
+        loop.call_soon(streams.check_next)
     await run_until(lambda: all(stream.woken + stream.keep_alives for stream in others))
     for stream in (failing, *others):
         streams.leave(stream)
@@ -218,7 +218,7 @@ async def test_t_10_one_timer_sends_keep_alives_to_all_streams_in_portions() -> 
     most = 0
     for _ in range(streams.steps):
         before = sum(stream.keep_alives for stream in counting_streams)
-        streams.look()
+        streams.check_next()
         most = max(most, sum(stream.keep_alives for stream in counting_streams) - before)
     for stream in counting_streams:
         streams.leave(stream)

@@ -360,13 +360,15 @@ class ConnectingProcess:
         self, url: str, principal: tuple[str, ...] | None = None, **more: Any
     ) -> UpstreamConnection:
         usual: dict[str, Any] = {"id": url, "tenant": "acme", "name": "crm", "url": url}
-        return self.connections.of(UpstreamServer(**(usual | more)), principal)
+        return self.connections.connection_to(UpstreamServer(**(usual | more)), principal)
 
     def stdio(
         self, program: StdioProgram, principal: tuple[str, ...] | None = None, **more: Any
     ) -> UpstreamConnection:
         usual: dict[str, Any] = {"id": "s", "tenant": "acme", "name": "crm", "transport": "stdio"}
-        return self.connections.of(UpstreamServer(program=program, **(usual | more)), principal)
+        return self.connections.connection_to(
+            UpstreamServer(program=program, **(usual | more)), principal
+        )
 
     async def aclose(self) -> None:
         await self.connections.aclose()

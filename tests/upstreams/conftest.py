@@ -159,7 +159,7 @@ class ScriptedConnections:
         self.personal: dict[tuple[str, tuple[str, ...]], ScriptedUpstream] = {}
         self.used: list[UpstreamServer] = []
 
-    def of(
+    def connection_to(
         self, server: UpstreamServer, principal: tuple[str, ...] | None = None
     ) -> ScriptedUpstream:
         """Return the connection to the script."""
@@ -263,7 +263,7 @@ class RefreshReplica:
     async def settle(self) -> None:
         """Look once, and let what was started come to its end."""
         await poll(self.store, self.watch)
-        await self.refresher.look()
+        await self.refresher.start_due()
         async with asyncio.timeout(10):
             await self.refresher.wait_idle()
 

@@ -86,7 +86,7 @@ def test_calls_are_counted_by_the_names_of_the_configuration(server: Server) -> 
 def test_a_registered_server_counts_as_other(server: Server) -> None:
     """Its name belongs to its tenant and is no label."""
     upstreams = server.services.upstreams.services
-    breaker = upstreams.calls.health.of("acme", "somebody-elses")
+    breaker = upstreams.calls.health.breaker_for("acme", "somebody-elses")
     for _ in range(5):
         breaker.failed("unreachable", "It is down.", upstreams.calls.health.clock() - 60)
     server.run(server.services.upstreams.sample(server.services.meter))
@@ -108,7 +108,7 @@ def test_a_suspension_ends_the_programs_of_its_tenant_alone(server: Server) -> N
     server.run(records.revocations.put(order))
     server.run(server.services.revocations.read_changes())
     eventually(lambda: not is_alive(theirs), within=WITHIN_S)
-    server.run(upstreams.refresher.look())
+    server.run(upstreams.refresher.start_due())
 
     assert is_alive(ours)
     assert "globex" not in upstreams.refresher._plans

@@ -124,9 +124,9 @@ async def test_a_server_that_hangs_on_its_stream_is_polled(
         async def __aexit__(self, *_: object) -> None:
             """Do nothing."""
 
-    connection = connections.of(server)
+    connection = connections.connection_to(server)
     monkeypatch.setattr(connection, "notifications", Hanging)
-    monkeypatch.setattr(connections, "of", lambda *_: connection)
+    monkeypatch.setattr(connections, "connection_to", lambda *_: connection)
     subscription = replica.refresher._subscription
     task = asyncio.create_task(subscription.follow(server, lambda _: None, unfollowed))
     async with asyncio.timeout(10):

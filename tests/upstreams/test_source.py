@@ -282,7 +282,7 @@ async def test_a_published_change_is_seen_at_once(
     monkeypatch.setattr(change_poller, "POLL_S", 3_600)
     watch = ChangeWatch(in_memory.counter)
     changed = asyncio.Event()
-    watch.tell(lambda tenant: changed.set() if tenant == "acme" else None)
+    watch.notify(lambda tenant: changed.set() if tenant == "acme" else None)
     await watch.track("acme")
 
     async with asyncio.timeout(10), polling(in_memory, watch):

@@ -217,9 +217,9 @@ class RingLinker(HeadProofs, eq=False):
         attempt.report()
         if self.listener is not None and self.loop is not None:
             with suppress(RuntimeError):  # it is closed
-                self.loop.call_soon_threadsafe(self._tell, attempt, self.listener)
+                self.loop.call_soon_threadsafe(self._notify, attempt, self.listener)
 
-    def _tell(self, attempt: WriteAttempt, listener: Listener) -> None:
+    def _notify(self, attempt: WriteAttempt, listener: Listener) -> None:
         linked = ((chain[0], attempt.reported(chain)) for chain in attempt.segments)
         for tenant, rows in (*attempt.other_rows, *linked):
             if rows:

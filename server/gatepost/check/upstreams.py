@@ -12,7 +12,7 @@ from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.settings import Config
 from gatepost.config.upstreams import UpstreamSettings
 from gatepost.secrets.names import is_reference
-from gatepost.upstreams.configured import has
+from gatepost.upstreams.configured import includes
 from gatepost.upstreams.fields import (
     PATTERN,
     SCOPE,
@@ -266,7 +266,7 @@ def _credentials(config: Config, server: UpstreamSettings, table: str) -> Iterat
             )
             continue
         for tenant in server.tenants:
-            if not has(credential.tenants, tenant):
+            if not includes(credential.tenants, tenant):
                 yield Problem(
                     "config.E145",
                     f"the tenant {tenant!r} may not use the credential {name!r}",

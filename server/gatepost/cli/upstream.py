@@ -64,7 +64,7 @@ def test(name: str, tenant: str, path: Path) -> None:
 
     async def execute(services: UpstreamServices) -> ExaminedServer:
         server = await services.administration.named(tenant, name)
-        return await examined(server, services.connections.of(server))
+        return await examined(server, services.connections.connection_to(server))
 
     report = with_upstreams(path, tenant, execute)
     for step in report.steps:

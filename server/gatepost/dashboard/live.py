@@ -56,7 +56,7 @@ class LiveInbox:
             del self._tenants[tenant]
         if pages.task is not None:
             pages.task.cancel()
-            self._closing.keep(pages.task)
+            self._closing.track(pages.task)
 
     async def _follow(self, tenant: str, pages: "_OpenPages") -> None:
         async with WakeUps(

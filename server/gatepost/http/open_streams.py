@@ -168,10 +168,10 @@ class OpenStreams:
 
     @property
     def steps(self) -> int:
-        """Return how many calls of `look` visit every stream once."""
+        """Return how many calls of `check_next` visit every stream once."""
         return len(self._ring)
 
-    def look(self) -> None:
+    def check_next(self) -> None:
         """Send a keep-alive comment on the next few streams; end those whose token has expired."""
         self._position = (self._position + 1) % len(self._ring)
         send_each(iter(tuple(self._ring[self._position])), self._keep_alive)
@@ -188,7 +188,7 @@ class OpenStreams:
 
     def _tick(self) -> None:
         self._wait()
-        self.look()
+        self.check_next()
 
 
 def send_each(streams: Iterator[OpenStream], send: Callable[[OpenStream], None]) -> None:

@@ -139,7 +139,7 @@ class UpstreamServices:
         audit = ManagementAudit(parts.audit_writer.events)
         self.administration = self._administration(audit)
         self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
-        self._watch.tell(self._changed)
+        self._watch.notify(self._changed)
         self.apply(config)
 
     def _upstream_calls(self) -> UpstreamCalls:

@@ -333,7 +333,7 @@ def answers(segments: Iterable[Segment], query: AuditQuery) -> list[AuditRow]:
     text = None if query.text is None else quoted(query.text).lower()
     rows: list[AuditRow] = []
     for segment in segments:
-        candidates = rows_of(segment) if text is None else _with(text, segment)
+        candidates = rows_of(segment) if text is None else _may_contain(text, segment)
         rows += [row for row in candidates if _answers(row, query, text)]
     return rows
 
@@ -343,7 +343,7 @@ def newest(rows: Iterable[AuditRow], limit: int) -> list[AuditRow]:
     return sorted(rows, key=lambda row: row.position, reverse=True)[:limit]
 
 
-def _with(text: str, segment: Segment) -> list[AuditRow]:
+def _may_contain(text: str, segment: Segment) -> list[AuditRow]:
     """Return the records that may contain the text; a fifth of the cost of reading all."""
     return [
         row_of(number, piece)

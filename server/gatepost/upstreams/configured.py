@@ -66,7 +66,7 @@ def revision_of(*tables: object) -> int:
     return int.from_bytes(sha256(repr(tables).encode()).digest()[:6], "big")
 
 
-def has(tenants: Sequence[str], tenant: str) -> bool:
+def includes(tenants: Sequence[str], tenant: str) -> bool:
     """Return whether a list of tenants has *tenant*."""
     return tenant in tenants or EVERY_TENANT in tenants
 
@@ -95,7 +95,7 @@ class ConfiguredUpstreams:
         """Return the servers of a tenant; of several with one name, the first counts."""
         servers: dict[str, UpstreamServer] = {}
         for settings in self.settings:
-            if has(settings.tenants, tenant):
+            if includes(settings.tenants, tenant):
                 servers.setdefault(settings.name, server_of(settings, tenant, self._credentials))
         return tuple(servers.values())
 
@@ -105,14 +105,16 @@ class ConfiguredUpstreams:
             return None
         same_named = (settings for settings in self.settings if settings.name == server.name)
         return next(
-            (settings for settings in same_named if has(settings.tenants, server.tenant)), None
+            (settings for settings in same_named if includes(settings.tenants, server.tenant)), None
         )
 
     def agents(self, tenant: str) -> tuple[AgentRegistration, ...]:
         """Return the agents of a tenant, with the ids of its servers as capabilities."""
         ids = {server.name: server.id for server in self.servers(tenant)}
         return tuple(
-            agent_of(agent, tenant, ids) for agent in self._agents if has(agent.tenants, tenant)
+            agent_of(agent, tenant, ids)
+            for agent in self._agents
+            if includes(agent.tenants, tenant)
         )
 
     def references(self) -> Iterator[str]:

@@ -161,7 +161,7 @@ class UpstreamConnection(Protocol):
 class Connections(Protocol):
     """Opens connections, and keeps those that can be used again."""
 
-    def of(
+    def connection_to(
         self, server: UpstreamServer, principal: tuple[str, ...] | None = None
     ) -> UpstreamConnection:
         """

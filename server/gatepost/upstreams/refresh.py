@@ -78,7 +78,7 @@ class CatalogueRefresher(CatalogueDemandListener):
         self._following: dict[tuple[str, str], tuple[UpstreamServer, asyncio.Task[None]]] = {}
         self._refreshing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._wakeable = Wakeable()
-        watch.tell(self._replan)
+        watch.notify(self._replan)
 
     def used(self, tenant: str) -> None:
         """Implement `CatalogueDemandListener`."""
@@ -147,7 +147,7 @@ class CatalogueRefresher(CatalogueDemandListener):
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def look(self) -> None:
+    async def start_due(self) -> None:
         """Plan new catalogues, and start due fetches; raises StoreUnavailable."""
         now = self._clock()
         for tenant in [tenant for tenant, at in self._used.items() if at + USED_S < now]:
@@ -173,7 +173,7 @@ class CatalogueRefresher(CatalogueDemandListener):
     async def _run(self) -> None:
         while True:
             try:
-                await self.look()
+                await self.start_due()
             except StoreUnavailable as outage:
                 log.debug("catalogues_not_planned", extra={"reason": str(outage)})
             await self._wakeable.wait(TICK_S * RANDOM.uniform(0.8, 1.2))

@@ -143,7 +143,9 @@ class UpstreamStore:
         if await entries.count() >= MAX_SERVERS:
             raise too_many("servers", MAX_SERVERS)
         created = msgspec.structs.replace(
-            _with(msgspec.structs.replace(server, api_key_set=False, header_names=()), secrets),
+            _with_secrets(
+                msgspec.structs.replace(server, api_key_set=False, header_names=()), secrets
+            ),
             id=str(uuid.uuid4()),
             source="api",
             created_at=now,
@@ -186,7 +188,7 @@ class UpstreamStore:
         if _origin(before) != _origin(server) and _keeps_any(before, secrets):
             raise CredentialsBound
         replaced = msgspec.structs.replace(
-            _with(_with_stored_secrets(server, before), secrets),
+            _with_secrets(_with_stored_secrets(server, before), secrets),
             source="api",
             created_at=before.created_at,
             updated_at=now,
@@ -334,7 +336,7 @@ def _check_no_program(server: UpstreamServer) -> None:
         raise ValueError("a server that is a program comes from the configuration alone")
 
 
-def _with(server: UpstreamServer, secrets: ServerSecrets) -> UpstreamServer:
+def _with_secrets(server: UpstreamServer, secrets: ServerSecrets) -> UpstreamServer:
     if not isinstance(secrets.api_key, msgspec.UnsetType):
         server = msgspec.structs.replace(server, api_key_set=secrets.api_key is not None)
     if isinstance(secrets.headers, Mapping):

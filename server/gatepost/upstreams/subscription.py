@@ -76,7 +76,7 @@ class UpstreamSubscription:
         self, server: UpstreamServer, relisted: Relisted, unfollowed: ReportUnfollowed
     ) -> float:
         """Follow while the stream lives; return the seconds before the next attempt."""
-        connection = self._connections.of(listing_view(server))
+        connection = self._connections.connection_to(listing_view(server))
         started_at = self._clock()
         is_open = False
         try:
@@ -105,7 +105,7 @@ class UpstreamSubscription:
         """Act on notifications until the stream ends; updates that come together are told once."""
         uris: set[str] = set()
         arrived = asyncio.Event()
-        notifier = asyncio.create_task(self._tell(server, uris, arrived))
+        notifier = asyncio.create_task(self._announce(server, uris, arrived))
         try:
             async for notification in stream:
                 if notification.method.endswith("/list_changed"):
@@ -119,7 +119,9 @@ class UpstreamSubscription:
             notifier.cancel()
             await asyncio.wait([notifier])
 
-    async def _tell(self, server: UpstreamServer, uris: set[str], arrived: asyncio.Event) -> None:
+    async def _announce(
+        self, server: UpstreamServer, uris: set[str], arrived: asyncio.Event
+    ) -> None:
         while True:
             await arrived.wait()
             await asyncio.sleep(TOGETHER_S)

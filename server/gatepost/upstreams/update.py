@@ -60,12 +60,12 @@ class CatalogueUpdate:
         Raises ConnectionFailure after noting the failure in the last good catalogue, and
         StoreUnavailable.
         """
-        connection = self._connections.of(listing_view(server), principal)
+        connection = self._connections.connection_to(listing_view(server), principal)
         began = self._clock()
         try:
             async with asyncio.timeout(FETCH_S):
                 listed = await fetched(connection, server)
-            return await self._keep(server, listed, principal, began)
+            return await self._store_catalogue(server, listed, principal, began)
         except TimeoutError:
             reason = f"The server {server.name} did not list its tools within {FETCH_S:.0f} s."
             failure = ConnectionFailure("timeout", reason)
@@ -77,7 +77,7 @@ class CatalogueUpdate:
         await self._note(server, failure, principal)
         raise failure
 
-    async def _keep(
+    async def _store_catalogue(
         self,
         server: UpstreamServer,
         listed: FetchedLists,
@@ -106,7 +106,7 @@ class CatalogueUpdate:
         if await self._store.server(tenant, server.id) is None:
             await catalogues.delete(tenant, server.id)  # deleted while this fetch ran
         else:
-            await self._tell(server, before, catalogue)
+            await self._announce_changes(server, before, catalogue)
         return catalogue
 
     async def _note(
@@ -125,7 +125,7 @@ class CatalogueUpdate:
         is_new = before.failing_since is None
         await self._store.catalogues.put(server.tenant, failing, principal, notify=is_new)
 
-    async def _tell(
+    async def _announce_changes(
         self, server: UpstreamServer, before: Catalogue | None, after: Catalogue
     ) -> None:
         changed = {

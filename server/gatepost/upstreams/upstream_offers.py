@@ -84,7 +84,7 @@ class UpstreamOffers:
         self._in_use = in_use or CatalogueDemandListener()
         self._tenants: OrderedDict[str, _Snapshot] = OrderedDict()
         self._callers: OrderedDict[tuple[str, Principal], _Snapshot] = OrderedDict()
-        watch.tell(self._changed)
+        watch.notify(self._changed)
 
     def at_hand(self, caller: TenantContext) -> TenantOffers | None:
         """Implement `OfferSource`."""
@@ -205,7 +205,7 @@ class UpstreamOffers:
                 if catalogue.instructions
             ),
         )
-        if snapshot.offers is None or not _same(snapshot.offers, rebuilt):
+        if snapshot.offers is None or not _are_equal(snapshot.offers, rebuilt):
             snapshot.offers = rebuilt
 
     def _built(
@@ -298,7 +298,7 @@ def _agents(agents: Iterable[AgentRegistration]) -> Mapping[str, Agent]:
     return agents_by_client
 
 
-def _same(before: TenantOffers, after: TenantOffers) -> bool:
+def _are_equal(before: TenantOffers, after: TenantOffers) -> bool:
     if len(before.offers) != len(after.offers) or before.ttl_ms != after.ttl_ms:
         return False
     if before.instructions != after.instructions:

@@ -14,7 +14,7 @@ class ChangeWatch:
         self._counts: dict[str, int] = {}
         self._listeners: list[Callable[[str], None]] = []
 
-    def tell(self, changed: Callable[[str], None]) -> None:
+    def notify(self, changed: Callable[[str], None]) -> None:
         """Call *changed* with each watched tenant that changed; it must neither block nor raise."""
         self._listeners.append(changed)
 

@@ -41,7 +41,7 @@ async def pass_keep_alive_interval(client: EndpointClient, times: int = 1) -> No
     """Let the time between two keep-alive comments pass for every stream of a process."""
     for _ in range(times):
         for _ in range(client.streams.steps):
-            client.streams.look()
+            client.streams.check_next()
         await run_ready_tasks()
 
 

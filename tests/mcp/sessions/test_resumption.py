@@ -305,7 +305,7 @@ async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
     before, taken = event_log.until, live.taken
     for _ in range(resumable.MARK_EVERY):
         for _ in range(replicas.one.streams.steps):
-            replicas.one.streams.look()
+            replicas.one.streams.check_next()
         for _ in range(50):
             await asyncio.sleep(0)
     assert live.taken > taken
@@ -330,7 +330,7 @@ async def test_s_12_a_resumed_stream_ends_if_its_event_log_disappears(
     assert await live.block() is None
     vars(replicas.one.shared_store.for_tenant("acme"))["_logs"].clear()
     for _ in range(replicas.two.streams.steps):
-        replicas.two.streams.look()
+        replicas.two.streams.check_next()
 
     assert await again.rest() == []
     assert (await replicas.resume(replicas.two, seen).opened()).status == 400

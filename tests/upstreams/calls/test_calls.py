@@ -103,7 +103,9 @@ class ScriptedUpstreamCalls:
         self.principals: list[tuple[str, ...] | None] = []
         self.unreachable: ConnectionFailure | None = None
 
-    def of(self, server: UpstreamServer, principal: tuple[str, ...] | None = None) -> Any:
+    def connection_to(
+        self, server: UpstreamServer, principal: tuple[str, ...] | None = None
+    ) -> Any:
         self.principals.append(principal)
         return self
 

@@ -221,7 +221,7 @@ class IdempotentExecution:
         if self._stopped.done():
             await self._give_up(NOT_RUN)
             return
-        doing = asyncio.create_task(self._do())
+        doing = asyncio.create_task(self._run_stages())
         running = (doing, self._work.redacted)
         RUNNING_CALLS[running] = None
         doing.add_done_callback(partial(RUNNING_CALLS.pop, running))
@@ -248,7 +248,7 @@ class IdempotentExecution:
             elif not doing.done():
                 await self._renew()
 
-    async def _do(self) -> Outcome:
+    async def _run_stages(self) -> Outcome:
         work, invoke = self._work, self._work.tool.invoke
 
         async def invoked(ctx: CallContext, arguments: Any) -> Outcome:

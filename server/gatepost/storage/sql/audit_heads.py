@@ -52,7 +52,7 @@ _LATEST = select(
 
 
 @cache
-def _keep(dialect: str) -> Any:
+def _replace_statement(dialect: str) -> Any:
     upsert = insert_into(AUDIT_HEADS, dialect)
     fields = [name for name in ChainHead.__struct_fields__ if name not in {"tenant", "writer"}]
     changes = {name: upsert.excluded[name] for name in fields}
@@ -147,7 +147,7 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
                 for tenant, (checkpoint, _) in new_checkpoints.items()
             ]
             await connection.execute(_sign(database.dialect), values)
-            await keep(connection, [head for _, head in new_checkpoints.values()])
+            await replace_heads(connection, [head for _, head in new_checkpoints.values()])
     return {tenant: checkpoint for tenant, (checkpoint, _) in new_checkpoints.items()}
 
 
@@ -182,7 +182,7 @@ async def locked(
 async def _ends(
     connection: AsyncConnection, chains: Sequence[ChainKey]
 ) -> dict[ChainKey, ChainHead]:
-    query = select(*HEAD_COLUMNS).where(among(chains)).order_by(*_KEY).with_for_update()
+    query = select(*HEAD_COLUMNS).where(in_chains(chains)).order_by(*_KEY).with_for_update()
     heads = map(stored_head, await connection.execute(query))
     return {head.key: head for head in heads}
 
@@ -215,7 +215,7 @@ def is_beyond(newest: Sequence[Any], head: ChainHead | None) -> bool:
     )
 
 
-def among(chains: Sequence[ChainKey]) -> Any:
+def in_chains(chains: Sequence[ChainKey]) -> Any:
     """Return the condition that a head is that of one of these chains."""
     return tuple_(*_KEY, types=[column.type for column in _KEY]).in_(chains)
 
@@ -236,7 +236,7 @@ async def add(
         await put(connection, chain[0], segments)
         after.append(head)
     if after:
-        await keep(connection, after)
+        await replace_heads(connection, after)
 
 
 async def put(connection: AsyncConnection, tenant: str, segments: Sequence[Segment]) -> None:
@@ -246,7 +246,7 @@ async def put(connection: AsyncConnection, tenant: str, segments: Sequence[Segme
         await connection.execute(insert(AUDIT_SEGMENTS), values)
 
 
-async def keep(connection: AsyncConnection, heads: Sequence[ChainHead]) -> None:
+async def replace_heads(connection: AsyncConnection, heads: Sequence[ChainHead]) -> None:
     """Replace the heads of these chains."""
     values = [msgspec.structs.asdict(head) for head in heads]
-    await connection.execute(_keep(connection.dialect.name), values)
+    await connection.execute(_replace_statement(connection.dialect.name), values)

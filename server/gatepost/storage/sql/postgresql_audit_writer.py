@@ -21,7 +21,7 @@ from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import (
     HEAD_COLUMNS,
     TOO_HIGH,
-    among,
+    in_chains,
     is_beyond,
     locked,
     recorded_end,
@@ -284,7 +284,7 @@ async def _read(
     connection: AsyncConnection, chains: Sequence[ChainKey]
 ) -> dict[ChainKey, ChainHead | None]:
     heads_of_chains: dict[ChainKey, ChainHead | None] = dict.fromkeys(chains)
-    rows = await connection.execute(select(*HEAD_COLUMNS).where(among(chains)))
+    rows = await connection.execute(select(*HEAD_COLUMNS).where(in_chains(chains)))
     heads = [ChainHead(**row._mapping) for row in rows]
     return heads_of_chains | {head.key: head for head in heads}
 

@@ -320,7 +320,7 @@ class SqliteMerger(SqliteConnection):
         merged_end, frames = wal.merged, [*wal.frames]
         if stored_end == merged_end:
             pass
-        elif stored_end and wal.has(stored_end) and not merged.linker.invalid_reason(stored_end):
+        elif stored_end and wal.wrote(stored_end) and not merged.linker.invalid_reason(stored_end):
             # Another process has merged it, and this process was not told of the records. The row
             # of another database with the same key ring has a valid proof as well.
             merged_end = stored_end

@@ -234,7 +234,7 @@ class WriteAheadLog:
         self.position = self._allocated = end.pruned
         self.is_ready = True
 
-    def has(self, end: ChainHead) -> bool:
+    def wrote(self, end: ChainHead) -> bool:
         """Return whether that is the end of a frame of this process; others merge no further."""
         hashes = [self._last[1], *(frame.digest for frame in self.frames.copy())]
         return end.hash in hashes

@@ -56,7 +56,7 @@ class SqliteAuditStore(SqlAuditStore):
         self._linker = linker
         self._wal = None if linker is None else WriteAheadLog(path, linker)
         self._appending = WorkThread("audit")
-        self._merging = WorkThread("audit merge", self._look)
+        self._merging = WorkThread("audit merge", self._merge_if_due)
         self._last_look = 0, 0.0
         """The end of the write-ahead log, and when it was first seen there."""
         self._chains: set[ChainKey] = set()
@@ -79,7 +79,7 @@ class SqliteAuditStore(SqlAuditStore):
         if self.is_failing or self._wal.unmerged >= RESTARTED_BYTES:
             # Batches that cannot be merged must not fill the disk.
             await self.link_pending()
-        await self._appending.do(partial(self._append, self._wal, batch), within_s=ANSWER_S)
+        await self._appending.run(partial(self._append, self._wal, batch), within_s=ANSWER_S)
 
     async def link_pending(self) -> None:
         """Implement `AuditStore`."""
@@ -105,7 +105,7 @@ class SqliteAuditStore(SqlAuditStore):
         self._merging.close()
 
     async def _merge(self, work: Callable[[], Any]) -> Any:
-        return await self._merging.do(work, within_s=ANSWER_S)
+        return await self._merging.run(work, within_s=ANSWER_S)
 
     def _append(self, wal: WriteAheadLog, batch: RecordsByChain) -> None:
         waited = wal.unmerged
@@ -116,7 +116,7 @@ class SqliteAuditStore(SqlAuditStore):
         if not waited or waited < self._merged_bytes <= wal.unmerged:
             self._merging.wake()
 
-    def _look(self) -> float | None:
+    def _merge_if_due(self) -> float | None:
         """Merge if it is time; return after how many seconds it may be time again."""
         wal, linker = self._wal, self._linker
         if wal is None or linker is None or not wal.position:
@@ -179,7 +179,7 @@ class WorkThread:
         self._starting = threading.Lock()
         self._closed = False
 
-    async def do(self, work: Callable[[], Any], *, within_s: float) -> Any:
+    async def run(self, work: Callable[[], Any], *, within_s: float) -> Any:
         """
         Return the result of *work*, or raise its error.
 
@@ -191,7 +191,7 @@ class WorkThread:
             self._start()
         loop = asyncio.get_running_loop()
         queued = QueuedWork(work, loop.create_future())
-        timer = loop.call_later(within_s, queued.tell, None, StoreUnavailable(TIMED_OUT))
+        timer = loop.call_later(within_s, queued.finish, None, StoreUnavailable(TIMED_OUT))
         self._queue.put(queued)
         try:
             return await queued.answer
@@ -221,7 +221,7 @@ class WorkThread:
             self._work()
             is_over = True
         finally:
-            if not is_over:  # an unexpected error of `look`; queued work must not wait forever
+            if not is_over:  # an unexpected error of the merge; queued work must not wait forever
                 self._start()
 
     def _work(self) -> None:
@@ -254,10 +254,10 @@ class QueuedWork(msgspec.Struct, eq=False):
     ) -> bool:
         """Hand over the result, or the error, which is raised where the work is awaited."""
         with suppress(RuntimeError):  # the event loop is closed
-            self.answer.get_loop().call_soon_threadsafe(self.tell, self.result, error)
+            self.answer.get_loop().call_soon_threadsafe(self.finish, self.result, error)
         return True
 
-    def tell(self, result: Any, error: BaseException | None) -> None:
+    def finish(self, result: Any, error: BaseException | None) -> None:
         """Set the result or the error, unless the future is done or cancelled."""
         if self.answer.done():
             return

@@ -160,7 +160,7 @@ class UpstreamHealth:
         self.clock = clock
         self._breakers: dict[tuple[str, str], CircuitBreaker] = {}
 
-    def of(self, tenant: str, server_id: str) -> CircuitBreaker:
+    def breaker_for(self, tenant: str, server_id: str) -> CircuitBreaker:
         """Return the circuit breaker of a tenant's upstream."""
         return self._breakers.setdefault((tenant, server_id), CircuitBreaker())
 

@@ -53,7 +53,7 @@ class OtherReplicaExchange:
         self._shared_store = shared_store.for_tenant(self._tenant)
         self._keyring, self._state = keyring, state
 
-    async def after(
+    async def next_step(
         self, step: int, answer: Answer | None, listener: ReceiveNotification
     ) -> ExchangeStep:
         """

@@ -278,7 +278,7 @@ class ParkedCalls:
         if running is None:
             return ENDED_GONE
         publisher = _StepPublisher(shared_store, sealing, reply)
-        waiting = asyncio.create_task(running.after(request.step, request.answer, publisher))
+        waiting = asyncio.create_task(running.next_step(request.step, request.answer, publisher))
         try:
             while not waiting.done():
                 await shared_store.publish(reply_topic(reply), KEEP_ALIVE)

@@ -99,7 +99,9 @@ class PlannedCall:
     ) -> None:
         self._plan, self._shared, self._ctx, self._arguments = plan, shared, ctx, arguments
         self._server = plan.server
-        self._connection = shared.connections.of(plan.server, principal_of(ctx, plan.server))
+        self._connection = shared.connections.connection_to(
+            plan.server, principal_of(ctx, plan.server)
+        )
         self._call = plan.prepare(arguments)
         self._declared = mirrored(plan.server, ctx.client.capabilities)
         self._is_modern = False
@@ -150,7 +152,7 @@ class PlannedCall:
             except ConnectionFailure as failure:
                 return ended_by(failure)
         health = self._shared.health
-        breaker = health.of(server.tenant, server.id)
+        breaker = health.breaker_for(server.tenant, server.id)
         caller = ctx.caller.principal_key
         wait_s = breaker.admit(health.clock(), caller)
         if wait_s is not None:

@@ -42,8 +42,8 @@ class RunningExchange:
     One exchange with an upstream, which may outlive the request that began it.
 
     *on_end* is called once with the last step. The caller's requests come and go: each gives its
-    answers with `after` and waits there for the next step. The request that did so last gets the
-    notifications, until the call ends or `unsubscribe` is called.
+    answers with `next_step` and waits there. The request that did so last gets the notifications,
+    until the call ends or `unsubscribe` is called.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RunningExchange:
         """Return whether the call has ended."""
         return self._machine.over
 
-    async def after(
+    async def next_step(
         self, step: int, answer: Answer | None, listener: ReceiveNotification
     ) -> ExchangeStep:
         """
@@ -94,7 +94,7 @@ class RunningExchange:
         return machine.steps[step]
 
     def unsubscribe(self) -> None:
-        """Drop notifications until the next `after`, because the request before it has ended."""
+        """Drop notifications until the next step begins: the request before it has ended."""
         self._listener = None
 
     def cancel(self, reason: str) -> None:

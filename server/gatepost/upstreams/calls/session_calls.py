@@ -46,7 +46,7 @@ CLIENT_UNAVAILABLE = "The client cannot be asked now."
 class Steps(Protocol):
     """The source of the steps of a call: this process, or the replica that holds it."""
 
-    async def after(
+    async def next_step(
         self, step: int, answer: Answer | None, listener: ReceiveNotification
     ) -> ExchangeStep:
         """Answer the request of a step and return the next; *listener* gets notifications."""
@@ -153,7 +153,7 @@ class SessionCalls:
                     await ctx.detach()
                 state = msgspec.structs.replace(parked_state, step=number, requests=requests)
                 answer = await self._ask(ctx, server, steps, state, idempotency_digest)
-            step = await steps.after(number, answer, partial(passed_on, ctx, server))
+            step = await steps.next_step(number, answer, partial(passed_on, ctx, server))
             if not isinstance(step, InputRequested):
                 return step
             number, requests = number + 1, step.requests

@@ -101,7 +101,7 @@ class UpstreamTask:
         """Return the task in its last state, or the error that took its place."""
         failed_polls, identity = 0, task["taskId"]
         while True:
-            await self._tell(task)
+            await self._report_status(task)
             await self._sleep(_interval_s(task))
             try:
                 response = await self._ask("tasks/get", {"taskId": identity})
@@ -132,7 +132,7 @@ class UpstreamTask:
             raise ToolFailure("internal", f"{self._server.name} cancelled the task of this call.")
         raise ToolFailure("internal", f"The task of {self._server.name} ended without a result.")
 
-    async def _tell(self, task: Mapping[str, Any]) -> None:
+    async def _report_status(self, task: Mapping[str, Any]) -> None:
         message = task.get("statusMessage")
         if isinstance(message, str) and message != self._status_message:
             self._status_message, self._polls = message, self._polls + 1

@@ -66,7 +66,7 @@ class UpstreamConnections:
         self._connections: dict[ConnectionKey, KeptConnection] = {}
         self._closing = TaskSet()
 
-    def of(
+    def connection_to(
         self, server: UpstreamServer, principal: tuple[str, ...] | None = None
     ) -> UpstreamConnection:
         """Return the connection to a server of a tenant (`Connections`)."""

@@ -60,15 +60,15 @@ class EventParser:
         *lines, remainder = _LINE_END.split(piece)
         events: list[ReceivedEvent] = []
         for line in lines:
-            self._keep(line)
+            self._add_part(line)
             full = b"".join(self._partial)
             self._partial.clear()
             if (event := self._line(full)) is not None:
                 events.append(event)
-        self._keep(remainder)
+        self._add_part(remainder)
         return events
 
-    def _keep(self, part: bytes) -> None:
+    def _add_part(self, part: bytes) -> None:
         self._size += len(part)
         if self._size > self._most_bytes:
             raise StreamTooLarge("sent a message that is larger than is read")

@@ -235,7 +235,7 @@ class HttpConnection:
         stream = self._streams.pop(peer.session_id or "", None)
         if stream is not None and stream.task is not None:
             stream.task.cancel()
-            self._background_tasks.keep(stream.task)
+            self._background_tasks.track(stream.task)
 
     async def _level(self, peer: UpstreamPeer, method: str, options: RequestOptions) -> None:
         """Set the log level of a session, which the modern era says with each request."""
