@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
+from math import inf
 from types import FrameType
 
 import msgspec
@@ -25,6 +26,7 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.file_descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
+from gatepost.runtime import http_server
 from gatepost.runtime.http_server import Certificate, GatepostServer, ListenError, listen_config
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.process_reports import reporting
@@ -299,7 +301,7 @@ class WorkerProcesses:
         self._waiting_for: dict[int, int] = {}
         self._members: dict[int, int] = {}
         """Each process and its part of the shared metrics."""
-        self._stopping = False
+        self._stopping, self._signalled_at = False, -inf
 
     def run(self) -> int:
         """Fork, announce, and look after the members until all have ended."""
@@ -360,7 +362,9 @@ class WorkerProcesses:
         if number == signal.SIGHUP:
             self._renew()
             self._signal(number)
-        else:
+        # A member that has served takes a signal for the end, even while it closes its stores.
+        elif (now := time.monotonic()) - self._signalled_at >= http_server.ONE_SIGNAL_S:
+            self._signalled_at = now
             self._stop(number)
 
     def _renew(self) -> None:
