@@ -256,6 +256,23 @@ async def test_a_stop_does_not_wait_for_a_batch_that_fails_unexpectedly(
     assert len(audited.writer) == 1
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_record_that_is_added_during_a_stop_is_written(
+    audited: AuditedRunner, turns: int
+) -> None:
+    """Its call may be told that the server stops, but the record is not lost."""
+    await audited.call("first")
+    closing = asyncio.create_task(audited.writer.aclose())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    noting = asyncio.create_task(audited.writer.events.note("acme", "tenant", outcome="x"))
+    await asyncio.wait([closing, noting], timeout=SOON_S)
+    await audited.until(lambda: audited.writer.written == 2)
+    noting.exception()
+
+    assert [kind for kind, _ in await audited.recorded_kinds()] == ["call", "tenant"]
+
+
 async def test_a_listener_that_raises_does_not_make_the_writer_refuse_calls() -> None:
     """The record is already written when the listener raises."""
     written, errors = list[object](), list[object]()

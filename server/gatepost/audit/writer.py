@@ -178,6 +178,7 @@ class AuditWriter:
         Any connection may be lost, so a quick failure is retried once on another connection while
         the calls wait.
         """
+        self._drained.clear()
         batch = self._batch
         if batch is None:
             batch = self._batch = await self._next_batch()
@@ -281,13 +282,16 @@ class AuditWriter:
             wake(None)
         if (task := self._task) is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._drained.wait(), CLOSING_S)
-            self._wake = None
+                async with asyncio.timeout(CLOSING_S):
+                    while not self._drained.is_set():  # a record may come after it was set
+                        await self._drained.wait()
             task.cancel()
             self._settle("the server stops")
+            self._wake = self._begin  # for records of what ends later
+            if self._waiting and not self.failing:
+                self._begin()
             with suppress(StoreUnavailable):  # in that case another process links them
                 await self.store.link_pending()
             await asyncio.sleep(0)  # for the listener
-            self._wake = self._begin  # for records of what ends after this
         if lost_records := len(self) + (0 if self._batch is None else len(self._batch.entries)):
             log.error("audit_records_lost", extra={"records": lost_records})
