@@ -344,7 +344,8 @@ class WorkerProcesses:
     def _become_member(self, tell: int, worker: int) -> None:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        # SIGHUP stays blocked until the server can reload: it must not end a server that starts.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
         code = 1
         try:
             work(self._setup, lambda: os.write(tell, b"."), number=worker)

@@ -287,6 +287,39 @@ async def open_ledger():
 """
 
 
+RELOADING_PACK = """
+import os
+import signal
+import time
+from pathlib import Path
+
+from gatepost import Pack
+
+pack = Pack("reloading")
+
+
+@pack.lifespan
+async def reload_now():
+    if not Path("reloaded").exists():
+        Path("reloaded").touch()
+        os.kill(os.getppid(), signal.SIGHUP)
+        time.sleep(1)
+    yield
+"""
+"""A pack that reloads the server while its worker starts."""
+
+
+def test_a_reload_does_not_end_a_worker_that_starts(tmp_path: Path, valkey: str) -> None:
+    """The worker reloads once it can, as the others do."""
+    (tmp_path / "reloading.py").write_text(RELOADING_PACK)
+    write_config(tmp_path, 2, valkey, 'tools.load = ["./reloading.py"]\n')
+
+    with running("serve", cwd=tmp_path) as gatepost:
+        gatepost.wait_for("configuration_reloaded")
+
+        assert gatepost.stop() == 0
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_failing_lifespan_is_reported_by_each_number_of_workers(
     tmp_path: Path, workers: int, valkey: str

@@ -141,6 +141,7 @@ class GatepostServer(uvicorn.Server):
 
             handlers[signal.SIGHUP] = on_hangup
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
         try:
             yield
         finally:
