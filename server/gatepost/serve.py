@@ -55,6 +55,7 @@ MODULES = (
     "anyio.streams.stapled",
 )  # fmt: skip
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 Fresh = Callable[[], tuple[Config, LoadedPacks] | None]
 """Reads the configuration again; None if it has errors, which it has reported."""
 
@@ -305,7 +306,7 @@ class WorkerProcesses:
 
     def run(self) -> int:
         """Fork, announce, and look after the members until all have ended."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in SIGNALS:
             signal.signal(number, self._pass_on)
         started = [self._fork(worker) for worker in range(self._setup.config.listen.workers)]
         serving = [self._serves(pid) for pid in started]
@@ -328,6 +329,8 @@ class WorkerProcesses:
     def _fork(self, worker: int) -> int:
         reader, tell = os.pipe()
         sys.stdout.flush()
+        # A signal that arrives now is passed on to the new member too.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         pid = os.fork()
         if pid == 0:
             os.close(reader)
@@ -335,11 +338,13 @@ class WorkerProcesses:
         os.close(tell)
         self._members[pid] = worker
         self._waiting_for[pid] = reader
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return pid
 
     def _become_member(self, tell: int, worker: int) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         code = 1
         try:
             work(self._setup, lambda: os.write(tell, b"."), number=worker)
@@ -390,7 +395,5 @@ class WorkerProcesses:
 
     def _signal(self, number: int) -> None:
         for pid in tuple(self._members):
-            try:
+            with suppress(ProcessLookupError):  # `run` is about to take note of its end
                 os.kill(pid, number)
-            except ProcessLookupError:
-                self._members.pop(pid, None)

@@ -233,6 +233,29 @@ async def test_a_batch_is_retried_after_an_unexpected_error(
     assert await audited.recorded_kinds() == [("call", "first"), ("call", "second")]
 
 
+async def test_a_stop_does_not_wait_for_a_batch_that_fails_unexpectedly(
+    audited: AuditedRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No writer goes on after the stop, not even for a record that is added during it."""
+
+    async def write(batch: RecordsByChain, link: Link) -> None:
+        raise RuntimeError("an unexpected error")
+
+    monkeypatch.setattr(background, "PAUSE_S", 0.01)
+    monkeypatch.setattr(writer_module, "CLOSING_S", 10 * SOON_S)
+    monkeypatch.setattr(audited.store, "write", write)
+    await audited.call("first")
+    tasks_before = asyncio.all_tasks()
+    closing = asyncio.create_task(audited.writer.aclose())
+    await asyncio.sleep(0)
+    with pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(audited.writer.events.note("acme", "tenant", outcome="x"), SOON_S)
+    await asyncio.wait_for(closing, SOON_S)
+    await audited.until(lambda: not asyncio.all_tasks() - tasks_before)
+
+    assert len(audited.writer) == 1
+
+
 async def test_a_listener_that_raises_does_not_make_the_writer_refuse_calls() -> None:
     """The record is already written when the listener raises."""
     written, errors = list[object](), list[object]()

@@ -165,7 +165,7 @@ class AuditWriter:
                 pause *= 2
         finally:
             if self._closing:
-                self._wake = self._begin
+                self._drained.set()
                 self._settle("the server stops")
             else:
                 # An error instead of an outage; calls are treated alike, and the batch is retried.
@@ -284,8 +284,10 @@ class AuditWriter:
                 await asyncio.wait_for(self._drained.wait(), CLOSING_S)
             self._wake = None
             task.cancel()
+            self._settle("the server stops")
             with suppress(StoreUnavailable):  # in that case another process links them
                 await self.store.link_pending()
             await asyncio.sleep(0)  # for the listener
+            self._wake = self._begin  # for records of what ends after this
         if lost_records := len(self) + (0 if self._batch is None else len(self._batch.entries)):
             log.error("audit_records_lost", extra={"records": lost_records})

@@ -7,6 +7,8 @@ import pytest
 from gatepost import Outcome
 from gatepost.execution.interruption import StopCause
 from gatepost.policy.idempotency import execution
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.records import MemoryIdempotency
 from gatepost.tools.calls.stage import Next
 from gatepost.tools.context.client import InputNeeded
 from tests.support.runners import (
@@ -99,6 +101,50 @@ async def test_waiting_calls_do_not_share_an_input_request_of_the_first() -> Non
 
     assert {text_or_failure(await call) for call in others} <= {"a 2", "a 3"}
     assert deployment.effects["a"] <= 3
+
+
+@pytest.fixture
+def remarks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the remarks for audit records, as they are added."""
+    names: list[str] = []
+    monkeypatch.setattr(execution, "remark", lambda name, _: names.append(name))
+    return names
+
+
+async def test_a_call_that_runs_after_another_was_released_is_no_replay(
+    remarks: list[str],
+) -> None:
+    """Its tool ran for it, so its audit record must not say otherwise."""
+    deployment = IdempotencyDeployment()
+    replica, other = deployment.replica(), deployment.replica()
+    deployment.raises = InputNeeded(FORM_REQUESTS)
+    first = begin_call(replica)
+    await deployment.entered.wait()
+    waiting = begin_call(other)
+    await run_ready()
+    deployment.gate.set()
+    with pytest.raises(InputNeeded):
+        await first
+    deployment.raises = None
+
+    assert text_or_failure(await waiting) == "a 2"
+    assert remarks == []
+
+
+async def test_a_call_that_fails_at_the_store_is_no_replay(
+    remarks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its idempotency record it did not run."""
+    deployment = IdempotencyDeployment()
+
+    async def begin(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(MemoryIdempotency, "begin", begin)
+    with pytest.raises(StoreUnavailable):
+        await deployment.replica().call()
+
+    assert remarks == []
 
 
 async def cancel_call(call: "asyncio.Task[Outcome]", why: str | None) -> None:

@@ -353,7 +353,7 @@ class RunningCalls:
                 raise StillRunning
             if not (ending.shared or is_own):
                 continue
-            if not (is_own and run.leads) and ending.conflict is None:
+            if not (is_own and run.leads) and ending.is_from_tool:
                 remark("replayed", "yes")
             if (outcome := ending.answer()) is not None:
                 return outcome, ending.conflict

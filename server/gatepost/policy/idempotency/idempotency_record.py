@@ -73,7 +73,13 @@ class CallOutcome(msgspec.Struct, frozen=True):
     error: BaseException | None = None
     shared: bool = True
     conflict: ConflictReason | None = None
-    """Why the idempotency key refused the call; None: the outcome is the tool's."""
+    """Why the idempotency key refused the call; None: it did not."""
+
+    @property
+    def is_from_tool(self) -> bool:
+        """Return whether the tool's outcome is in it, and other calls with the key get it too."""
+        is_answer = self.error is None or isinstance(self.error, ProtocolError)
+        return is_answer and self.shared and self.conflict is None
 
     def answer(self) -> Outcome | None:
         """Return the outcome, raise the error, or return None if there is neither."""

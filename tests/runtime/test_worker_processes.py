@@ -1,0 +1,57 @@
+"""Signals that reach the parent of the workers at an inconvenient moment."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Workers that only wait, so that the moment of the signal is exact.
+PARENT = """
+import os, signal, socket, sys, time, types
+from gatepost import serve
+
+moment = sys.argv[1]
+workers, forked, fork, wait = 2, [], os.fork, os.wait
+
+def work(setup, on_ready, *, number=0):
+    on_ready()
+    time.sleep(60)
+
+def fork_and_signal():
+    pid = fork()
+    forked.append(pid)
+    if pid and moment == "fork" and len(forked) == workers:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return pid
+
+def wait_and_signal():
+    ended = wait()
+    if moment == "wait" and len(forked) == workers:
+        forked.clear()
+        os.kill(os.getpid(), signal.SIGTERM)
+    return ended
+
+def announce():
+    if moment == "wait":
+        os.kill(forked[0], signal.SIGKILL)
+
+serve.work, os.fork, os.wait = work, fork_and_signal, wait_and_signal
+config = types.SimpleNamespace(listen=types.SimpleNamespace(workers=workers))
+setup = types.SimpleNamespace(config=config, sock=socket.socket(), reread=None)
+serve.WorkerProcesses(setup, announce).run()
+print("stopped")
+"""
+WITHIN_S = 20
+
+
+@pytest.mark.parametrize("moment", ["fork", "wait"])
+def test_a_signal_at_any_moment_stops_all_workers(moment: str) -> None:
+    """One signal is enough while a worker is forked, and when one has just ended."""
+    parent = subprocess.run(
+        [sys.executable, "-c", PARENT, moment],
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+    )
+
+    assert (parent.stdout, "Traceback" in parent.stderr) == ("stopped\n", False), parent.stderr
