@@ -24,13 +24,18 @@ async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
     """
     while True:
         task = asyncio.create_task(work(), name=name)
+        is_cancelled = True
         try:
             await asyncio.wait([task])
+            is_cancelled = False
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
-        log.error("background_task_ended", extra={"background_task": name, **reason_of(task)})
+            # An error is logged also if this was cancelled: asyncio would log its text.
+            if not is_cancelled or (not task.cancelled() and task.exception() is not None):
+                extra = {"background_task": name, **reason_of(task)}
+                log.error("background_task_ended", extra=extra)
         # Random, so that not all processes retry at the same moment: the database's answer may be
         # the cause.
         await asyncio.sleep(PAUSE_S * RANDOM.uniform(0.7, 1.3))

@@ -1,6 +1,7 @@
 """A background task goes on after an unexpected error."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -50,6 +51,28 @@ class OneTimeFault:
 def short_restart_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pause before a restart, so that no test waits for it."""
     monkeypatch.setattr(background, "PAUSE_S", 0.01)
+
+
+async def test_an_error_at_the_end_of_a_background_task_is_logged_without_its_text() -> None:
+    """asyncio would log the traceback with the text."""
+
+    async def fail_at_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise LookupError("secret-4711")
+
+    with capture_logs() as logs:
+        task = asyncio.create_task(background.always("sums", fail_at_the_end))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+
+    assert [(line["event"], line["error"]) for line in logs] == [
+        ("background_task_ended", "LookupError")
+    ]
 
 
 async def test_an_error_of_a_background_task_is_logged_and_the_task_restarts() -> None:
