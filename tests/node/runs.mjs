@@ -45,6 +45,8 @@ lines.on("line", (line) => {
   // Our own input must not keep the process alive, or the end of the run would not be seen.
   lines.pause();
   process.stdin.unref();
+  // A run that waits for nothing must not end the process before beforeExit answers for it.
+  setImmediate(() => {});
   said = { stdout: "", stderr: "" };
   process.exitCode = undefined;
   process.argv = [process.execPath, program, ...JSON.parse(line)];
