@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
-from math import inf
 from types import FrameType
 
 import msgspec
@@ -26,10 +25,10 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.file_descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
-from gatepost.runtime import http_server
 from gatepost.runtime.http_server import Certificate, GatepostServer, ListenError, listen_config
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.process_reports import reporting
+from gatepost.runtime.repeated_signals import RepeatedSignals
 from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import prepare
@@ -302,7 +301,7 @@ class WorkerProcesses:
         self._waiting_for: dict[int, int] = {}
         self._members: dict[int, int] = {}
         """Each process and its part of the shared metrics."""
-        self._stopping, self._signalled_at = False, -inf
+        self._stopping, self._signals = False, RepeatedSignals()
 
     def run(self) -> int:
         """Fork, announce, and look after the members until all have ended."""
@@ -369,8 +368,7 @@ class WorkerProcesses:
             self._renew()
             self._signal(number)
         # A member that has served takes a signal for the end, even while it closes its stores.
-        elif (now := time.monotonic()) - self._signalled_at >= http_server.ONE_SIGNAL_S:
-            self._signalled_at = now
+        elif not self._signals.is_repeated():
             self._stop(number)
 
     def _renew(self) -> None:

@@ -9,7 +9,6 @@ import signal
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import FrameType
@@ -23,6 +22,7 @@ from gatepost.http.deadlines import HEAD_LINES_BYTES, Deadlines, ListenConfig
 from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime import garbage_collector
+from gatepost.runtime.repeated_signals import RepeatedSignals
 
 SUITES = ":".join(
     (
@@ -41,9 +41,6 @@ Diffie-Hellman parameters, which this server has none of. Those of TLS 1.3 are t
 UNSENT_BYTES = 32 * 1024
 """Unsent bytes that the system buffers for a connection."""
 LOOK_AGAIN_S = 0.1
-ONE_SIGNAL_S = 1.0
-"""A repeated signal within this time is ignored: a terminal or systemd signals every process of a
-group, and the parent process passes the signal on as well."""
 HARD_END_S = 15
 """How long closing may take after the drain before the process exits anyway."""
 
@@ -79,7 +76,7 @@ class GatepostServer(uvicorn.Server):
         self._leave_s = leave_s
         self._on_drain = on_drain
         self._reload = reload
-        self._signalled_at: float | None = None
+        self._signals = RepeatedSignals()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # Without uvicorn's own sockets: it allows a TLS handshake a minute, and the header deadline
@@ -149,11 +146,9 @@ class GatepostServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        first = self._signalled_at is None
-        if not first and now - cast("float", self._signalled_at) < ONE_SIGNAL_S:
+        first = self._signals.last_at is None
+        if self._signals.is_repeated():
             return
-        self._signalled_at = now
         within_s: float = (self.config.timeout_graceful_shutdown or 0) + HARD_END_S
         if first and self._on_leave is not None:
             self._on_leave()
