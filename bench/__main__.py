@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 from bench import (
     checkpoints,
@@ -19,6 +21,7 @@ from bench import (
     hotspots,
     issuer,
     listen,
+    processes,
     redaction,
     replicas,
     report,
@@ -33,8 +36,11 @@ from bench import (
 )
 from bench.contestants import Contestant
 from bench.gatepost import free_port
-from bench.process import Cores, this_machine
+from bench.machine import this_machine
+from bench.process import Cores
 from bench.rounds import BenchPlan, RoundRunner
+
+Sample = TypeVar("Sample", bound=replicas.ProcessesSample)
 
 RESULTS = Path(__file__).resolve().parent / "results"
 FRESH_A_SECOND = 12_000
@@ -70,6 +76,9 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tenants", type=int, default=10_000, help="how many of them (10000)")
     parser.add_argument(
         "--replicas", action="store_true", help="what one tenant does over several replicas"
+    )
+    parser.add_argument(
+        "--processes", action="store_true", help="what a call costs over PostgreSQL and Valkey"
     )
     parser.add_argument(
         "--workers", action="store_true", help="what two workers do on one machine, beside one"
@@ -134,6 +143,11 @@ def plan(options: argparse.Namespace) -> BenchPlan:
     )
 
 
+def result_path(ending: str) -> Path:
+    """Return the path of a new file of results, named by the time."""
+    return RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}{ending}"
+
+
 def execute(options: argparse.Namespace, bench_plan: BenchPlan) -> int:
     """Mint, run, print, save."""
     cores = Cores.choose()
@@ -164,18 +178,34 @@ def execute(options: argparse.Namespace, bench_plan: BenchPlan) -> int:
         if options.gateway:
             return proxied(options, bench)
         if options.profile:
-            for load in workload.by_name(sorted(workload_names)):
-                for server in servers_to_profile(options):
-                    print(
-                        hotspots.profile(bench, server, load, max(bench_plan.seconds, 5)),
-                        end="\n\n",
-                    )
-            return 0
+            return profiled(options, bench, sorted(workload_names), max(bench_plan.seconds, 5))
         results = rounds.run(bench, bench_plan, lambda line: print(line, flush=True))
     print(f"\n{report.render(results, bench_plan.contestants)}\n")
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    path = result_path(".json")
     report.save(results, this_machine(), path)
     print(f"Every sample: {shown_path(path)}")
+    return 0
+
+
+def profiled(
+    options: argparse.Namespace, bench: RoundRunner, workloads: Sequence[str], seconds: int
+) -> int:
+    """Look at each server under each workload, print, save."""
+    profiles = []
+    for load in workload.by_name(workloads):
+        for server in servers_to_profile(options):
+            profiles.append(hotspots.profile(bench, server, load, seconds))
+            print(profiles[-1], end="\n\n", flush=True)
+    return save_profiles(profiles)
+
+
+def save_profiles(profiles: Sequence[str]) -> int:
+    """Write profiles, with the machine that they are of."""
+    path = result_path("-profile.txt")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    machine = json.dumps(this_machine(), indent=1)
+    path.write_text("\n\n".join([*profiles, machine, ""]), encoding="utf-8")
+    print(f"Every profile: {shown_path(path)}")
     return 0
 
 
@@ -184,7 +214,7 @@ def listened(options: argparse.Namespace, bench: RoundRunner, mint: tokens.Mint)
     idle_s = 5 if options.quick else 20
     costs = listen.run(bench, mint, options.streams, idle_s, lambda line: print(line, flush=True))
     print(f"\n{listen.render(costs)}\n")
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-listen.json"
+    path = result_path("-listen.json")
     listen.save(costs, this_machine(), path)
     print(f"Every figure: {shown_path(path)}")
     return 0
@@ -195,13 +225,14 @@ def proxied(options: argparse.Namespace, bench: RoundRunner) -> int:
     seconds = options.seconds or (1 if options.quick else 3)
     if options.profile:
         servers = [name for name in options.only if name] or ["stripped"]
-        print(gateway.profile(bench, servers, max(seconds, 5)))
-        return 0
+        profile = gateway.profile(bench, servers, max(seconds, 5))
+        print(profile)
+        return save_profiles([profile])
     number = options.rounds or (1 if options.quick else 3)
     report_progress = lambda line: print(line, flush=True)  # noqa: E731
     costs = gateway.run(bench, number, seconds, report_progress, options.only)
     print(f"\n{gateway.render(costs)}\n")
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-gateway.json"
+    path = result_path("-gateway.json")
     gateway.save(costs, this_machine(), path)
     print(f"Every sample: {shown_path(path)}")
     return 0
@@ -237,6 +268,11 @@ def replicated(options: argparse.Namespace) -> int:
     return several(options, "replicas", replicas.run, replicas.render, seconds=5)
 
 
+def distributed(options: argparse.Namespace) -> int:
+    """Call one to four processes on shared stores, print, save."""
+    return several(options, "processes", processes.run, processes.render, seconds=3)
+
+
 def doubled(options: argparse.Namespace) -> int:
     """Call one and two workers, print, save."""
     return several(options, "workers", workers.run, workers.render, seconds=3)
@@ -245,8 +281,8 @@ def doubled(options: argparse.Namespace) -> int:
 def several(
     options: argparse.Namespace,
     name: str,
-    run: Callable[..., list[replicas.ProcessesSample]],
-    render: Callable[[Sequence[replicas.ProcessesSample]], str],
+    run: Callable[..., list[Sample]],
+    render: Callable[[Sequence[Sample]], str],
     *,
     seconds: int,
 ) -> int:
@@ -258,7 +294,7 @@ def several(
             Path(folder_name), origin, number, options.seconds or seconds, report_progress
         )
     print(f"\n{render(samples)}\n")
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.json"
+    path = result_path(f"-{name}.json")
     replicas.save(samples, this_machine(), path)
     print(f"Every sample: {shown_path(path)}")
     return 0
@@ -273,7 +309,7 @@ def flattened(options: argparse.Namespace) -> int:
         site = flat.FlatSite(Path(folder_name), origin, Cores.choose())
         results = flat.run(site, steps, number, seconds, report_progress)
     print(f"\n{flat.render(results)}\n")
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-flat.json"
+    path = result_path("-flat.json")
     flat.save(results, this_machine(), path)
     print(f"Every sample: {shown_path(path)}")
     return 0
@@ -291,7 +327,7 @@ def sized(options: argparse.Namespace) -> int:
             report_progress,
         )
     print(f"\n{sizes.render(rows)}\n")
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-sizes.json"
+    path = result_path("-sizes.json")
     sizes.save(rows, this_machine(), path)
     print(f"Every figure: {shown_path(path)}")
     return 0
@@ -302,7 +338,7 @@ def redacted(options: argparse.Namespace) -> int:
     costs, makings = redaction.run(options.rounds or (3 if options.quick else 9))
     print("\nms of CPU for each megabyte (times what encoding it costs)\n")
     print(f"{redaction.render(costs, makings)}\n")
-    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-redaction.json"
+    path = result_path("-redaction.json")
     redaction.save(costs, makings, this_machine(), path)
     print(f"Every figure: {shown_path(path)}")
     return 0
@@ -311,6 +347,7 @@ def redacted(options: argparse.Namespace) -> int:
 MEASUREMENTS = {
     "checkpoints": signed,
     "replicas": replicated,
+    "processes": distributed,
     "workers": doubled,
     "flat": flattened,
     "sizes": sized,

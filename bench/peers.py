@@ -42,6 +42,11 @@ def python(environment: Path = ENVIRONMENT, lock: Path = LOCK) -> Path:
     return interpreter
 
 
+def packages(environment: Path = ENVIRONMENT) -> list[Path]:
+    """Return where the peers' packages are; nowhere before they are installed."""
+    return [*environment.glob("lib/python3*/site-packages")]
+
+
 def last_line(text: str) -> str:
     """Return the last line that reports an error, which is where pip puts the reason."""
     errors = [line.strip() for line in text.splitlines() if line.strip()]

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,19 +168,3 @@ class BenchProcess:
             except subprocess.TimeoutExpired:
                 os.killpg(self.pid, signal.SIGKILL)
         return self._popen.wait(STOP_S)
-
-
-def this_machine() -> dict[str, object]:
-    """Return the facts about this machine that a reader of the results needs."""
-    model = ""
-    cpuinfo = PROC / "cpuinfo"
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-        model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
-    return {
-        "cores": os.cpu_count(),
-        "processor": model,
-        "system": sys.platform,
-        "python": sys.version.split()[0],
-        "load_average": round(os.getloadavg()[0], 2),
-    }

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from bench import contestants, gatepost, wrk
 from bench.contestants import ROOT
@@ -61,10 +62,10 @@ class ProcessesSample:
 
 
 class ReplicaSite:
-    """A folder with the configuration of all replicas, and the tokens of one caller."""
+    """A folder with the configuration of all replicas, and the token of one caller."""
 
-    def __init__(self, folder: Path, issuer: BenchIssuer, postgres: Postgres) -> None:
-        self.folder, self.postgres = folder, postgres
+    def __init__(self, folder: Path, issuer: BenchIssuer) -> None:
+        self.folder = folder
         self.port = gatepost.free_port()
         self._resource = f"http://127.0.0.1:{self.port}{PATH}"
         mint = Mint.create(issuer.url, self._resource)
@@ -73,27 +74,15 @@ class ReplicaSite:
         (folder / "token").write_text(f"{self.token}\n", encoding="ascii")
 
     @contextmanager
-    def served(self, number: int, delay_ms: float) -> Iterator[list[tuple[int, BenchProcess]]]:
-        """Run so many replicas on a new database; yields their ports and processes."""
-        with self.postgres.database() as url, ExitStack() as stack:
-            asyncio.run(migrate(url))
-            database_port, delayed_port = str(self.postgres.port), str(gatepost.free_port())
-            command = [
-                sys.executable,
-                "-m",
-                "bench.servers.delay",
-                delayed_port,
-                database_port,
-                str(delay_ms),
-            ]
-            stack.callback(self._started("delay", command, contestants.source_path(ROOT)).stop)
-            settings = Settings(
-                self.port, self._issuer.url, self._issuer.jwks_uri, self._resource, 0, {}
-            )
-            database = url.replace(f":{database_port}/", f":{delayed_port}/")
-            launch = contestants.serve(
-                gatepost.write_config(settings, self.folder, database=database)
-            )
+    def served(
+        self, number: int, database: str, shared: str = ""
+    ) -> Iterator[list[tuple[int, BenchProcess]]]:
+        """Run so many replicas on these stores; yields their ports and processes."""
+        settings = Settings(
+            self.port, self._issuer.url, self._issuer.jwks_uri, self._resource, 0, {}
+        )
+        launch = contestants.serve(gatepost.write_config(settings, self.folder, database=database))
+        with ExitStack() as stack:
             served = []
             for at in range(number):
                 port = self.port if at == 0 else gatepost.free_port()
@@ -101,6 +90,7 @@ class ReplicaSite:
                     **launch.env,
                     "GATEPOST_LISTEN__PORT": str(port),
                     "GATEPOST_LISTEN__METRICS": f"127.0.0.1:{gatepost.free_port()}",
+                    "GATEPOST_STORAGE__SHARED": shared,
                 }
                 process = self._started(f"replica-{number}-{at}", launch.command, env)
                 stack.callback(process.stop)
@@ -110,6 +100,19 @@ class ReplicaSite:
                 first_answer(process, self.endpoint(port), WARM, self.token, limit_s=START_S)
             yield served
 
+    @contextmanager
+    def delayed(self, url: str, delay_ms: float) -> Iterator[str]:
+        """Yield the URL of a PostgreSQL whose answers take so much longer."""
+        database_port = str(urlsplit(url).port)
+        delayed_port = str(gatepost.free_port())
+        command = [sys.executable, "-m", "bench.servers.delay"]
+        command += [delayed_port, database_port, str(delay_ms)]
+        process = self._started("delay", command, contestants.source_path(ROOT))
+        try:
+            yield url.replace(f":{database_port}/", f":{delayed_port}/")
+        finally:
+            process.stop()
+
     def endpoint(self, port: int) -> BenchEndpoint:
         """Return the endpoint of the replica at a port, with the name of the resource."""
         return BenchEndpoint(port, name=f"127.0.0.1:{self.port}")
@@ -118,14 +121,16 @@ class ReplicaSite:
         log = self.folder / f"{name}.log"
         return BenchProcess.start(command, log=log, cores=ANYWHERE, env=env)
 
-    def sample(self, served: Sequence[tuple[int, BenchProcess]], seconds: int) -> ProcessesSample:
-        """Call all replicas for an interval."""
+    def sample(
+        self, served: Sequence[tuple[int, BenchProcess]], seconds: int, connections: int
+    ) -> ProcessesSample:
+        """Call all replicas for an interval, each over so many connections."""
 
         def called(port: int) -> wrk.Account:
             script = self.folder / f"calls-{port}.lua"
             script.write_text(wrk.script(WARM, self.endpoint(port), self.folder / "token"))
             url = f"http://127.0.0.1:{port}"
-            return wrk.load(url, script, seconds=seconds, cores=ANYWHERE, connections=CONNECTIONS)
+            return wrk.load(url, script, seconds=seconds, cores=ANYWHERE, connections=connections)
 
         before = sum(usage(process.pid).cpu_s for _, process in served)
         with ThreadPoolExecutor(len(served)) as threads:
@@ -144,12 +149,16 @@ def run(
     """Measure each number of replicas in turn, several times."""
     samples = []
     with Postgres.running(in_memory=False) as postgres:
-        site = ReplicaSite(folder, issuer, postgres)
+        site = ReplicaSite(folder, issuer)
         for _ in range(rounds):
             for number in NUMBERS:
-                with site.served(number, DELAY_MS) as served:
-                    site.sample(served, 1)
-                    samples.append(site.sample(served, seconds))
+                with ExitStack() as stack:
+                    url = stack.enter_context(postgres.database())
+                    asyncio.run(migrate(url))
+                    database = stack.enter_context(site.delayed(url, DELAY_MS))
+                    served = stack.enter_context(site.served(number, database))
+                    site.sample(served, 1, CONNECTIONS)
+                    samples.append(site.sample(served, seconds, CONNECTIONS))
                 report_progress(f"{number} replicas: {samples[-1].rate:6.0f} calls/s")
     return samples
 
