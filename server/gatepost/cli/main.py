@@ -13,7 +13,7 @@ COLLECT_AFTER = 250_000
 Number of objects after which garbage collection runs.
 
 No command creates as many before it starts its work. The server collects more often
-(`gatepost.runtime.garbage_collector`).
+(`gatepost.runtime.interpreter`).
 """
 
 

@@ -18,7 +18,7 @@ from gatepost.config.settings import STDIO, Config
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, JsonRpcError
 from gatepost.mcp.pipes import LineReader, Pipes
 from gatepost.mcp.stdio import Stdio
-from gatepost.runtime import garbage_collector
+from gatepost.runtime import interpreter
 from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.keyring import KeyRing, KeyRingError
@@ -85,7 +85,7 @@ async def _serve(config: Config, loaded_packs: LoadedPacks, keyring: KeyRing, pi
         endpoint = mcp(config, services, resource, challenge_of(config), mirrors=False)
         path = urlsplit(caller.resource).path or "/"
         protocol = Stdio(endpoint, caller=caller, path=path, write=write)
-        garbage_collector.freeze()
+        interpreter.configure()
         reading = asyncio.create_task(_read(pipes, protocol, config.limits.max_body_bytes))
         await _first(reading, over=over)
         if not (reading.done() and over.is_set()):

@@ -21,7 +21,7 @@ from gatepost.http.acceptor import QUEUE, Acceptor
 from gatepost.http.deadlines import HEAD_LINES_BYTES, Deadlines, ListenConfig
 from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from gatepost.runtime import garbage_collector
+from gatepost.runtime import interpreter
 from gatepost.runtime.repeated_signals import RepeatedSignals
 
 SUITES = ":".join(
@@ -83,7 +83,7 @@ class GatepostServer(uvicorn.Server):
         # does not cover handshakes.
         await super().startup([])
         self.servers = accepting(self, sockets or [])  # type: ignore[assignment]
-        garbage_collector.freeze()
+        interpreter.configure()
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
