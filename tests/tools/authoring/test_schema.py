@@ -138,6 +138,44 @@ def test_an_error_is_explained_to_the_model(
     assert all(part in failure.message for part in expected_texts), failure.message
 
 
+class SchemaPoint(BaseModel):
+    x: float
+
+
+class SchemaBag(BaseModel):
+    model_config = {"extra": "allow"}
+
+
+async def measure(
+    ctx: CallContext,
+    value: Any = None,
+    point: SchemaPoint | None = None,
+    bag: SchemaBag | None = None,
+    items: list[Any] | None = None,
+) -> None: ...
+
+
+MEASURE = arguments_of(measure)
+
+
+@each(
+    "arguments",
+    [
+        '{"value":%s}',
+        '{"value":[{"x":%s}]}',
+        '{"point":{"x":%s}}',
+        '{"bag":{"more":%s}}',
+        '{"items":[%s]}',
+    ],
+)
+@pytest.mark.parametrize("infinite", ["1e999", "-1e999", "9" * 310 + ".5", "NaN", "-Infinity"])
+def test_infinity_reaches_no_tool(arguments: str, infinite: str) -> None:
+    """A model or a value of any type would take it, and the tool would compute with it."""
+    assert MEASURE.check((arguments % "1e300").encode())
+    with pytest.raises(ToolFailure):
+        MEASURE.check((arguments % infinite).encode())
+
+
 @pytest.mark.parametrize("arguments", [b'{"count":1e999}', b'{"filename":"\\ud800"}', b"\xff", b""])
 def test_invalid_json_is_an_error(arguments: bytes) -> None:
     """Infinity, half characters and broken bytes never reach a tool."""

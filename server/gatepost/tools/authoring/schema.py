@@ -39,7 +39,7 @@ from gatepost.tools.schemas.bounded_validation import (
     received,
     structure_of,
 )
-from gatepost.tools.schemas.core_schema import FEW_VALUES, bounds_of, failing_fast
+from gatepost.tools.schemas.core_schema import FEW_VALUES, bounds_of, failing_fast, reads_floats
 from gatepost.tools.schemas.raw_schema import validator_of
 from gatepost.tools.schemas.schema_branches import branching_of
 from gatepost.tools.schemas.secret import secret_arguments
@@ -137,6 +137,7 @@ class _ArgumentCheck:
         self._validate_long: Any = None
         self._names = names
         self.own_bounds = bounds_of(adapter.core_schema)
+        self._reads_floats = reads_floats(adapter.core_schema)
         self._bounds = Bounds(
             schema,
             branching_of(schema, discriminated=True),
@@ -165,6 +166,8 @@ class _ArgumentCheck:
             if error.error_count() > MAX_LISTED:
                 failure = self._bounds.of_beginning(decoded(arguments), 1, hidden) or failure
         else:
+            if self._reads_floats:
+                decoded(arguments)  # infinity must not reach a tool
             return checked
         return _raised(failure)
 

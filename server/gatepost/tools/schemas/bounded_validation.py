@@ -305,7 +305,8 @@ def decoded(arguments: bytes) -> Any:
     try:
         return json_shape.decoded(arguments)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise ToolFailure("validation", "The arguments are not valid JSON.") from None
+        message = "The arguments are not valid JSON, or hold a number that is out of range."
+        raise ToolFailure("validation", message) from None
 
 
 def _size(value: Any) -> tuple[int, int]:

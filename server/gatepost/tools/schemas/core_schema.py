@@ -49,6 +49,19 @@ def bounds_of(core_schema: Any) -> list[CheckBound]:
     return [bound for is_needed, bound in bounds if is_needed]
 
 
+def reads_floats(core_schema: Any) -> bool:
+    """
+    Return whether validation may read a number as infinity, in a document with `1e999`.
+
+    pydantic refuses that only where the type is a float and its own configuration says so.
+    """
+    return any(
+        part.get("type") in ("any", "float")
+        or "allow" in (part.get("extra_behavior"), part.get("extra_fields_behavior"))
+        for part in objects_in(core_schema)
+    )
+
+
 def failing_fast(core_schema: Any) -> Any:
     """
     Return the schema with lists and objects that are left at their first error.
