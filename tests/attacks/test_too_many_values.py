@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 from pydantic import BaseModel, Field, Json
 
 from gatepost import CallContext, Outcome, Pack
+from gatepost.documents import json_shape
 from gatepost.documents.json_shape import (
     COUNTED_BYTES,
     MAX_DIGITS,
@@ -23,6 +24,7 @@ from gatepost.documents.json_shape import (
     outside_strings,
     too_deep,
     values_bound,
+    with_emptied_strings,
     without_texts,
 )
 from gatepost.tools.context.forms import validation_error_in
@@ -181,6 +183,30 @@ def test_long_strings_cannot_hide_values_or_nesting(parts: list[str], value: Any
             outer = b'{"p":%b}' % data
             assert may_be_deep(outer, Raw(data)) or not too_deep(outer)
             assert without_texts(data).count(b"[") >= plain.count(b"[")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text('"\\\\/,[{x\n\u00e9', max_size=6),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('"\\\\:x'), inner),
+        max_leaves=12,
+    ),
+    st.integers(0, 12),
+    st.booleans(),
+)
+@example(['a"b\\', {'x"': '"'}, "\\"], 12, False)
+def test_emptied_strings_hide_no_value_level_or_digit(
+    value: Any, strings: int, is_ascii: bool
+) -> None:
+    """What is between the strings stays, however they are escaped."""
+    body = json.dumps(value, ensure_ascii=is_ascii).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_shape, "EMPTIED_STRINGS", strings)
+        shape = with_emptied_strings(body)
+
+    json.loads(shape)
+    assert outside_strings(shape) == outside_strings(body)
+    assert shape.count(b'"') <= body.count(b'"')
 
 
 async def read_report(ctx: CallContext, report: Json[list[int]]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from starlette.types import Receive
 
-from gatepost.documents.json_shape import excess, too_deep
+from gatepost.documents.json_shape import excess, too_deep, with_emptied_strings
 from gatepost.execution.cpu_thread import in_cpu_thread
 from gatepost.http import body
 from gatepost.http.body import TooLarge
@@ -62,6 +62,7 @@ async def too_much(caller: TenantContext, body: bytes, max_values: int) -> JsonR
 
 
 def _too_much(body: bytes, max_values: int) -> JsonRpcError | None:
+    body = with_emptied_strings(body)
     if message := excess(body, max_values):
         return _refused(413, message)
     return too_deeply() if too_deep(body) else None

@@ -33,11 +33,15 @@ def test_a_cut_text_keeps_as_much_as_fits(text: str, room: int, piece: int) -> N
         assert len(msgspec.json.encode(text[: len(prefix) + 1])) > room
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]) | st.characters(max_codepoint=160)))
-def test_the_size_of_a_long_text_is_that_of_its_json(text: str) -> None:
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]) | st.characters(max_codepoint=160)),
+    st.integers(1, 4),
+)
+def test_the_size_of_a_long_text_is_that_of_its_json(text: str, piece: int) -> None:
+    """It is the sum of its pieces, wherever they end."""
     block = {"type": "text", "text": text}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(truncation, "PIECE_CHARACTERS", 0)
+        patch.setattr(truncation, "PIECE_CHARACTERS", piece)
         assert truncation._size(block) == len(msgspec.json.encode(block))
 
 

@@ -5,7 +5,14 @@ from typing import Any
 
 import msgspec
 
-from gatepost.documents.json_shape import NESTING, decoded, excess, levels_of, too_deep
+from gatepost.documents.json_shape import (
+    NESTING,
+    decoded,
+    excess,
+    levels_of,
+    too_deep,
+    with_emptied_strings,
+)
 from gatepost.upstreams.connection import (
     UpstreamError,
     UpstreamNotification,
@@ -55,10 +62,11 @@ def read_messages(data: bytes, *, batches: bool = False) -> list[ReceivedMessage
 
 def read_json(data: bytes) -> Any:
     """Decode JSON of bounded depth and number of values; raises InvalidMessage."""
-    if excess(data, MAX_VALUES) is not None:
+    shape = data if len(data) <= 2 * MAX_VALUES else with_emptied_strings(data)
+    if excess(shape, MAX_VALUES) is not None:
         raise InvalidMessage("sent a message with too many values or digits")
-    is_deep = too_deep(data)
-    if is_deep and too_deep(data, DEFINITIONS_NESTING):
+    is_deep = too_deep(shape)
+    if is_deep and too_deep(shape, DEFINITIONS_NESTING):
         raise InvalidMessage(TOO_DEEP)
     try:
         value = decoded(data)
