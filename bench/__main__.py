@@ -19,6 +19,7 @@ from bench import (
     flat,
     gateway,
     hotspots,
+    interference,
     issuer,
     listen,
     processes,
@@ -40,7 +41,7 @@ from bench.machine import this_machine
 from bench.process import Cores
 from bench.rounds import BenchPlan, RoundRunner
 
-Sample = TypeVar("Sample", bound=replicas.ProcessesSample)
+Sample = TypeVar("Sample")
 
 RESULTS = Path(__file__).resolve().parent / "results"
 FRESH_A_SECOND = 12_000
@@ -82,6 +83,9 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--workers", action="store_true", help="what two workers do on one machine, beside one"
+    )
+    parser.add_argument(
+        "--interference", action="store_true", help="what a call costs beside heavy ones of others"
     )
     parser.add_argument(
         "--flat", action="store_true", help="what a call costs with more tenants, tools, records"
@@ -273,6 +277,11 @@ def distributed(options: argparse.Namespace) -> int:
     return several(options, "processes", processes.run, processes.render, seconds=3)
 
 
+def interfered(options: argparse.Namespace) -> int:
+    """Send light calls beside heavy ones, print, save."""
+    return several(options, "interference", interference.run, interference.render, seconds=3)
+
+
 def doubled(options: argparse.Namespace) -> int:
     """Call one and two workers, print, save."""
     return several(options, "workers", workers.run, workers.render, seconds=3)
@@ -286,7 +295,7 @@ def several(
     *,
     seconds: int,
 ) -> int:
-    """Call several processes, print, save; *seconds* unless the options say otherwise."""
+    """Measure several times, print, save; *seconds* unless the options say otherwise."""
     number = options.rounds or (1 if options.quick else 3)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
         report_progress = lambda line: print(line, flush=True)  # noqa: E731
@@ -295,7 +304,7 @@ def several(
         )
     print(f"\n{render(samples)}\n")
     path = result_path(f"-{name}.json")
-    replicas.save(samples, this_machine(), path)
+    report.save_samples(samples, this_machine(), path)
     print(f"Every sample: {shown_path(path)}")
     return 0
 
@@ -349,6 +358,7 @@ MEASUREMENTS = {
     "replicas": replicated,
     "processes": distributed,
     "workers": doubled,
+    "interference": interfered,
     "flat": flattened,
     "sizes": sized,
 }

@@ -1,14 +1,13 @@
 """`python -m bench --replicas`: what one tenant does over several replicas on one PostgreSQL."""
 
 import asyncio
-import json
 import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -183,10 +182,3 @@ def render(samples: Sequence[ProcessesSample]) -> str:
             lines.append(f"  {failed} calls failed")
     verdict = "met" if rate >= TARGET * base else f"missed by {TARGET - rate / base:.1f}"
     return "\n".join([*lines, f"target: {TARGET:g} times with {NUMBERS[-1]} replicas: {verdict}"])
-
-
-def save(samples: Sequence[ProcessesSample], machine: dict[str, object], path: Path) -> None:
-    """Write the samples as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine, "samples": [asdict(sample) for sample in samples]}
-    path.write_text(json.dumps(document, indent=1), encoding="utf-8")

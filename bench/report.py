@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from bench.contestants import Contestant
 from bench.rounds import RoundResults, RoundSample, Start
@@ -247,4 +248,11 @@ def save(results: RoundResults, machine: dict[str, object], path: Path) -> None:
     """Write every sample as JSON, for other statistics."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, **asdict(results)}
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def save_samples(samples: Sequence[Any], machine: dict[str, object], path: Path) -> None:
+    """Write samples, which are dataclasses, as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"machine": machine, "samples": [asdict(sample) for sample in samples]}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")
