@@ -110,6 +110,8 @@ class InterferenceSite:
 
     def sample(self, beside: Workload | None, seconds: int) -> InterferenceSample:
         """Send light calls for an interval, and heavy ones of another caller beside them."""
+        # Tools of the last heavy calls may compute for another second.
+        self._load(LIGHT, self._tokens[0], 2)
         with ThreadPoolExecutor(1) as threads:
             # A second longer, so that the light calls are never alone.
             future = beside and threads.submit(self._load, beside, self._tokens[1], seconds + 1)
