@@ -302,17 +302,20 @@ pack = Pack("reloading")
 async def reload_now():
     if not Path("reloaded").exists():
         Path("reloaded").touch()
-        os.kill(os.getppid(), signal.SIGHUP)
+        os.kill(SERVER(), signal.SIGHUP)
         time.sleep(1)
     yield
 """
-"""A pack that reloads the server while its worker starts."""
+"""A pack that reloads the server while it starts."""
 
 
-def test_a_reload_does_not_end_a_worker_that_starts(tmp_path: Path, valkey: str) -> None:
-    """The worker reloads once it can, as the others do."""
-    (tmp_path / "reloading.py").write_text(RELOADING_PACK)
-    write_config(tmp_path, 2, valkey, 'tools.load = ["./reloading.py"]\n')
+@pytest.mark.parametrize(("workers", "server"), [(1, "os.getpid"), (2, "os.getppid")])
+def test_a_reload_does_not_end_a_server_that_starts(
+    tmp_path: Path, workers: int, server: str, valkey: str
+) -> None:
+    """It reloads once it can, with any number of workers."""
+    (tmp_path / "reloading.py").write_text(RELOADING_PACK.replace("SERVER", server))
+    write_config(tmp_path, workers, valkey, 'tools.load = ["./reloading.py"]\n')
 
     with running("serve", cwd=tmp_path) as gatepost:
         gatepost.wait_for("configuration_reloaded")
