@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import cache
 
 import msgspec
@@ -342,24 +343,23 @@ class Services:
         self.keys.warm(self.issuers.issuers)
 
     async def aclose(self) -> None:
-        """Close all objects, the log last, so that it contains the last requests."""
-        await self.withdrawn_approvals.aclose()
-        await self.task_runner.aclose()
-        await self.runs.aclose()  # first, because running calls use the rest
-        await self.upstreams.aclose()
-        await self.audit_writer.aclose()
-        for introspectors in self._introspectors:
-            await introspectors.aclose()
-        await self.keys.aclose()
-        await self.fetcher.aclose()
-        await self.outbound.aclose()
-        self.workspaces.close()
-        self.session_registry.close()
-        self.pubsub.close()
-        await self.exporter.aclose()
-        self.call_batch.flush()
-        self.refusals.tell_left_out()
-        await self.log.aclose()
+        """
+        Close all objects, also if closing one fails: the last records must be written all the same.
+        """
+        async with AsyncExitStack() as closing:  # in the reverse order
+            closing.push_async_callback(self.log.aclose)  # last: it contains the last requests
+            closing.callback(self.refusals.tell_left_out)
+            closing.callback(self.call_batch.flush)
+            closing.push_async_callback(self.exporter.aclose)
+            for close in (self.pubsub.close, self.session_registry.close, self.workspaces.close):
+                closing.callback(close)
+            for client in (self.outbound, self.fetcher, self.keys, *self._introspectors):
+                closing.push_async_callback(client.aclose)
+            closing.push_async_callback(self.audit_writer.aclose)
+            closing.push_async_callback(self.upstreams.aclose)
+            # First, because running calls use the rest.
+            for calls in (self.runs, self.task_runner, self.withdrawn_approvals):
+                closing.push_async_callback(calls.aclose)
 
 
 SourceOf = Callable[[Services, Config], OfferSource | None]

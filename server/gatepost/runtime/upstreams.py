@@ -239,10 +239,10 @@ class UpstreamServices:
 
     async def aclose(self) -> None:
         """End the calls, close the connections, and end the renewals of tokens."""
-        await self.calls.aclose()
-        await self.connections.aclose()
-        await self.registry.aclose()
-        await self._ending.wait()
+        async with AsyncExitStack() as closing:  # in the reverse order, also if one fails
+            closing.push_async_callback(self._ending.wait)
+            for part in (self.registry, self.connections, self.calls):
+                closing.push_async_callback(part.aclose)
 
     async def _forget(self, server: UpstreamServer) -> None:
         """End what belongs to a registration that changed or is gone."""
