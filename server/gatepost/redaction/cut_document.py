@@ -14,12 +14,14 @@ from gatepost.redaction.secret_search import DEEPEST, LONGEST, layers
 
 HALF_ESCAPE = 5
 """Maximum number of bytes of an incomplete escape in JSON."""
-NEAR_BYTES, FAR_BYTES, LONGEST_ESCAPE = 1_024, 4_096, 12
+NEAR_BYTES, MIDDLE_BYTES, FAR_BYTES = 1_024, 2_048, 4_096
+NEAR_VALUES, FAR_VALUES = 8, 12
 """
-How far behind a cut known values are searched. Each byte of the longest value may take several
-bytes, escaped twice, and some bytes are added for line breaks, or more for the marks between quoted
-strings.
+How far behind a cut known values are searched: so many bytes, and times the longest value. Each of
+its bytes may take several bytes, escaped twice, and bytes are added for line breaks and, further
+behind, for the marks between quoted strings.
 """
+LONGEST_ESCAPE = 12
 BEGUN_BYTES = 2 * (DEEPEST + 1) * LONGEST
 """
 The difference in length of two decodings of a text, if one begins within an escape or within a row
@@ -40,20 +42,21 @@ def is_clear_before(encoded: bytes, cut_at: int, redactor: Redactor) -> bool:
     these hold as many in which it can go on; blanks, line breaks and names count for none, because
     a caller could hide the rest of a secret behind any number of them.
     """
-    limit = cut_at + LONGEST_ESCAPE * redactor.longest
-    head = cut_whole(encoded, limit + NEAR_BYTES)
-    document = JsonDocument(head)
-    if not (redactor.is_empty or is_unquoted(document.text)):
-        head = cut_whole(encoded, limit + FAR_BYTES)
+    near, longest = max(NEAR_BYTES, NEAR_VALUES * redactor.longest), redactor.longest
+    far = [size + FAR_VALUES * longest for size in (MIDDLE_BYTES, FAR_BYTES)]
+    for behind in (near, *far):
+        head = cut_whole(encoded, cut_at + behind)
         document = JsonDocument(head)
-    if len(head) == len(encoded) or not redactor.has_no_beginning(document.text):
-        return False
-    if redactor.is_empty:
-        return True
-    if _searched_size(head, cut_at, document.text) < redactor.longest:
-        return False
-    split = document.split(redactor)
-    return not (split.strings or split.numbers or document.numbers(redactor, split))
+        if len(head) == len(encoded) or not redactor.has_no_beginning(document.text):
+            return False
+        if redactor.is_empty:
+            return True
+        if behind == near and not is_unquoted(document.text):
+            continue
+        if _searched_size(head, cut_at, document.text) >= longest:
+            split = document.split(redactor)
+            return not (split.strings or split.numbers or document.numbers(redactor, split))
+    return False
 
 
 def _searched_size(head: bytes, cut_at: int, strings: bytes) -> int:
