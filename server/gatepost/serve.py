@@ -25,6 +25,7 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.file_descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
+from gatepost.runtime import pending_reload
 from gatepost.runtime.http_server import Certificate, GatepostServer, ListenError, listen_config
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.process_reports import reporting
@@ -301,12 +302,13 @@ class WorkerProcesses:
         self._waiting_for: dict[int, int] = {}
         self._members: dict[int, int] = {}
         """Each process and its part of the shared metrics."""
-        self._stopping, self._signals = False, RepeatedSignals()
+        self._stopping, self._signals, self._renewals = False, RepeatedSignals(), 0
 
     def run(self) -> int:
         """Fork, announce, and look after the members until all have ended."""
-        for number in SIGNALS:
-            signal.signal(number, self._pass_on)
+        before = [signal.signal(number, self._pass_on) for number in SIGNALS]
+        if any(map(pending_reload.is_pending, before)):
+            self._renew()
         started = [self._fork(worker) for worker in range(self._setup.config.listen.workers)]
         serving = [self._serves(pid) for pid in started]
         if not all(serving):
@@ -341,10 +343,10 @@ class WorkerProcesses:
         return pid
 
     def _become_member(self, tell: int, worker: int) -> None:
-        for number in SIGNALS:
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        # SIGHUP stays blocked until the server can reload: it must not end a server that starts.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+        pending_reload.install()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         code = 1
         try:
             work(self._setup, lambda: os.write(tell, b"."), number=worker)
@@ -373,13 +375,13 @@ class WorkerProcesses:
 
     def _renew(self) -> None:
         """
-        Take up here what the members are about to take up.
-
-        A member forked later begins with what this process holds: with the settings of the start,
-        it would accept issuers that are long removed.
+        Take up what the members take up: with the settings of the start, a member that is forked
+        later would accept issuers that are long removed.
         """
+        self._renewals = renewal = self._renewals + 1
         changed = self._setup.reread() if self._setup.reread is not None else None
-        if changed is not None:
+        # Unless a further signal has come meanwhile, whose settings are newer.
+        if changed is not None and renewal == self._renewals:
             self._setup.keyring.reread()
             self._setup = msgspec.structs.replace(
                 self._setup, config=changed[0], loaded_packs=changed[1]

@@ -236,6 +236,14 @@ def test_a_long_number_is_refused_and_a_long_text_of_digits_is_not() -> None:
     assert excess(b'{"n":%b}' % digits[1:], 10) is None
 
 
+async def test_a_long_number_beside_long_texts_is_refused() -> None:
+    """A body is as long as it was sent, although its texts are not looked at."""
+    digits, text = b"1" * (MAX_DIGITS + 1), b"x" * (2 * MAX_VALUES)
+    response = await _call("raw", b'{"note":"%b","value":0.%b}' % (text, digits))
+
+    assert response.error == (413, -32600)
+
+
 @pytest.mark.parametrize("tool", ["save", "raw"])
 async def test_a_request_with_too_many_values_is_refused_with_its_id(tool: str) -> None:
     """A client of the MCP endpoint waits for an answer with its id."""

@@ -1,5 +1,6 @@
 """The services of a server: what a stop does although one of them fails."""
 
+import traceback
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -47,3 +48,26 @@ async def test_a_service_that_fails_to_close_leaves_no_other_open(
 
     first = [*dict.fromkeys(closed)]
     assert first == [*CALLS, "audit_writer", *CLIENTS, "log"]
+
+
+async def test_the_errors_of_all_services_that_fail_to_close_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one is probably the cause of the others."""
+
+    def failing(text: str) -> Callable[[], Awaitable[None]]:
+        async def close() -> None:
+            raise OSError(text)
+
+        return close
+
+    async def stop() -> None:
+        loaded_packs = load(CONFIG.tools, CONFIG.packs, CONFIG.network)
+        async with opened(CONFIG, loaded_packs, KeyRing.ephemeral()) as services:
+            monkeypatch.setattr(services.upstreams, "aclose", failing("the cause"))
+            monkeypatch.setattr(services.keys, "aclose", failing("a consequence"))
+
+    with pytest.raises(OSError, match="a consequence") as raised:
+        await stop()
+
+    assert "the cause" in "".join(traceback.format_exception(raised.value))

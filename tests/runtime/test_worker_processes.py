@@ -55,3 +55,43 @@ def test_a_signal_at_any_moment_stops_all_workers(moment: str) -> None:
     )
 
     assert (parent.stdout, "Traceback" in parent.stderr) == ("stopped\n", False), parent.stderr
+
+
+OVERLAPPING = """
+import os, signal, socket
+from gatepost import serve
+from gatepost.secrets.keyring import KeyRing
+
+read = []
+
+def reread():
+    read.append(f"configuration {len(read) + 1}")
+    configuration = read[-1]
+    if len(read) == 1:
+        os.kill(os.getpid(), signal.SIGHUP)
+    return configuration, None
+
+class Parent(serve.WorkerProcesses):
+    def run(self):
+        signal.signal(signal.SIGHUP, self._pass_on)
+        os.kill(os.getpid(), signal.SIGHUP)
+        return self._setup.config
+
+setup = serve.ServerSetup(
+    config="old",
+    loaded_packs=None,
+    keyring=KeyRing.ephemeral(),
+    sock=socket.socket(),
+    reread=reread,
+)
+print(Parent(setup, print).run())
+"""
+
+
+def test_a_reload_during_a_reload_leaves_the_latest_configuration() -> None:
+    """A worker that is replaced begins with it; an earlier one may have issuers since removed."""
+    parent = subprocess.run(
+        [sys.executable, "-c", OVERLAPPING], capture_output=True, text=True, timeout=WITHIN_S
+    )
+
+    assert parent.stdout == "configuration 2\n", parent.stderr

@@ -1,6 +1,5 @@
 """`gatepost serve`: run the server."""
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 @click.pass_obj
 def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> None:
     """Run the server until SIGTERM or Ctrl+C. Running calls finish first."""
-    # Until the server can reload, so that `systemctl reload` does not end one that starts.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
     part_done = timings.part_done if timings is not None else nothing
     part_done("imports of the command")
     config, loaded_packs = checked_configuration(path, workers=workers)

@@ -22,6 +22,7 @@ from gatepost.http.deadlines import HEAD_LINES_BYTES, Deadlines, ListenConfig
 from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime import interpreter
+from gatepost.runtime.pending_reload import is_pending
 from gatepost.runtime.repeated_signals import RepeatedSignals
 
 SUITES = ":".join(
@@ -138,7 +139,8 @@ class GatepostServer(uvicorn.Server):
 
             handlers[signal.SIGHUP] = on_hangup
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
+        if reload is not None and is_pending(before[signal.SIGHUP]):
+            on_hangup()
         try:
             yield
         finally:

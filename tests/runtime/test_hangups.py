@@ -1,0 +1,103 @@
+"""SIGHUP at moments when a server cannot reload: while it loads, starts programs or stops."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.test_serve import write_config
+from tests.support.commands import running
+from tests.support.processes import python_environment
+
+RELOADED_WHILE_IT_LOADS = """
+import os, signal, sys
+
+def on_event(event, arguments):
+    if event == "import" and arguments[0] == "gatepost.serve":
+        os.kill(os.getpid(), signal.SIGHUP)
+
+sys.addaudithook(on_event)
+from gatepost.cli.main import main
+main(["serve"], prog_name="gatepost")
+"""
+"""The command, reloaded while it loads its modules; that is nearly all of the time of its start."""
+
+
+def test_a_reload_does_not_end_a_server_that_loads_its_modules(tmp_path: Path) -> None:
+    """The command goes on until it finds that there is no configuration."""
+    done = subprocess.run(
+        [sys.executable, "-c", RELOADED_WHILE_IT_LOADS],
+        cwd=tmp_path,
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+    assert done.returncode > 0, done.stderr
+
+
+CHILD_PACK = """
+import subprocess
+from pathlib import Path
+
+from gatepost import Pack
+
+pack = Pack("children")
+
+
+@pack.lifespan
+async def start_child():
+    with Path("status").open("w") as status:
+        subprocess.run(["cat", "/proc/self/status"], stdout=status, check=True)
+    yield
+"""
+"""A pack that starts a program for as long as the server runs, or so it seems."""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_program_that_a_pack_starts_can_be_hung_up(
+    tmp_path: Path, workers: int, valkey: str
+) -> None:
+    """A signal that is blocked when a program starts stays blocked in it."""
+    (tmp_path / "children.py").write_text(CHILD_PACK)
+    write_config(tmp_path, workers, valkey, 'tools.load = ["./children.py"]\n')
+
+    with running("serve", cwd=tmp_path):
+        status = (tmp_path / "status").read_text()
+
+    assert "SigBlk:\t0000000000000000" in status
+
+
+STOPPING_PACK = """
+import os
+import signal
+from pathlib import Path
+
+from gatepost import Pack
+
+pack = Pack("stopping")
+
+
+@pack.lifespan
+async def reload_at_the_end():
+    yield
+    os.kill(os.SERVER(), signal.SIGHUP)
+    Path("closed").touch()
+"""
+"""A pack that reloads the server while it stops."""
+
+
+@pytest.mark.parametrize(("workers", "server"), [(1, "getpid"), (2, "getppid"), (2, "getpid")])
+def test_a_reload_does_not_end_a_server_that_stops(
+    tmp_path: Path, workers: int, server: str, valkey: str
+) -> None:
+    """Its last records are written, and its packs closed."""
+    (tmp_path / "stopping.py").write_text(STOPPING_PACK.replace("SERVER", server))
+    write_config(tmp_path, workers, valkey, 'tools.load = ["./stopping.py"]\n')
+
+    with running("serve", cwd=tmp_path) as gatepost:
+        assert gatepost.stop() == 0
+
+    assert (tmp_path / "closed").exists()
