@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from functools import cache
 
 import msgspec
@@ -29,6 +28,7 @@ from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals
 from gatepost.runtime import stores
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.call_metrics import CallBatch, CountingRecorder, DecisionMetrics
+from gatepost.runtime.closing import close_all
 from gatepost.runtime.exporter import exporter_of
 from gatepost.runtime.pack_lifespans import PackLifespans
 from gatepost.runtime.recent_callers import RecentCallers
@@ -346,20 +346,24 @@ class Services:
         """
         Close all objects, also if closing one fails: the last records must be written all the same.
         """
-        async with AsyncExitStack() as closing:  # in the reverse order
-            closing.push_async_callback(self.log.aclose)  # last: it contains the last requests
-            closing.callback(self.refusals.tell_left_out)
-            closing.callback(self.call_batch.flush)
-            closing.push_async_callback(self.exporter.aclose)
-            for close in (self.pubsub.close, self.session_registry.close, self.workspaces.close):
-                closing.callback(close)
-            for client in (self.outbound, self.fetcher, self.keys, *self._introspectors):
-                closing.push_async_callback(client.aclose)
-            closing.push_async_callback(self.audit_writer.aclose)
-            closing.push_async_callback(self.upstreams.aclose)
-            # First, because running calls use the rest.
-            for calls in (self.runs, self.task_runner, self.withdrawn_approvals):
-                closing.push_async_callback(calls.aclose)
+        await close_all(
+            self.withdrawn_approvals.aclose,
+            self.task_runner.aclose,
+            self.runs.aclose,  # first, because running calls use the rest
+            self.upstreams.aclose,
+            self.audit_writer.aclose,
+            *[introspectors.aclose for introspectors in self._introspectors],
+            self.keys.aclose,
+            self.fetcher.aclose,
+            self.outbound.aclose,
+            self.workspaces.close,
+            self.session_registry.close,
+            self.pubsub.close,
+            self.exporter.aclose,
+            self.call_batch.flush,
+            self.refusals.tell_left_out,
+            self.log.aclose,  # last, so that it contains the last requests
+        )
 
 
 SourceOf = Callable[[Services, Config], OfferSource | None]

@@ -13,6 +13,7 @@ from gatepost.credentials.tenant_credentials import CredentialRegistry
 from gatepost.credentials.token_client import CredentialServices
 from gatepost.mcp.change_notifications import ChangePubSub
 from gatepost.outbound.http_client import OutboundClient
+from gatepost.runtime.closing import close_all
 from gatepost.runtime.upstream_metrics import UpstreamMetrics
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
@@ -239,10 +240,9 @@ class UpstreamServices:
 
     async def aclose(self) -> None:
         """End the calls, close the connections, and end the renewals of tokens."""
-        async with AsyncExitStack() as closing:  # in the reverse order, also if one fails
-            closing.push_async_callback(self._ending.wait)
-            for part in (self.registry, self.connections, self.calls):
-                closing.push_async_callback(part.aclose)
+        await close_all(
+            self.calls.aclose, self.connections.aclose, self.registry.aclose, self._ending.wait
+        )
 
     async def _forget(self, server: UpstreamServer) -> None:
         """End what belongs to a registration that changed or is gone."""
