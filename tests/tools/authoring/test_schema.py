@@ -8,7 +8,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, Json, WrapValidator
+from pydantic import BaseModel, Field, WrapValidator
 
 from gatepost.tools.authoring.schema import arguments_of
 from gatepost.tools.offers.offer import CallContext, ToolFailure
@@ -176,37 +176,9 @@ def test_infinity_reaches_no_tool(arguments: str, infinite: str) -> None:
         MEASURE.check((arguments % infinite).encode())
 
 
-@each("text", ["1e999", "NaN", "[1e999]", '{"x":-Infinity}'])
-def test_infinity_in_json_within_a_text_reaches_no_tool(text: str) -> None:
-    """The content of a `Json` argument is JSON as well."""
-
-    async def read(ctx: CallContext, report: Json[Any]) -> None: ...
-
-    check = arguments_of(read).check
-    assert check(json.dumps({"report": "[1e300]"}).encode())
-    with pytest.raises(ToolFailure):
-        check(json.dumps({"report": text}).encode())
-
-
-class SchemaReading(BaseModel):
-    by_level: dict[float, int]
-
-
-@each("level", ["1e999", "Infinity", "nan"])
-def test_infinity_as_a_name_in_a_model_reaches_no_tool(level: str) -> None:
-    """JSON has only texts as names, and a model reads them as numbers."""
-
-    async def read(ctx: CallContext, reading: SchemaReading) -> None: ...
-
-    check = arguments_of(read).check
-    assert check(json.dumps({"reading": {"by_level": {"1e300": 1}}}).encode())
-    with pytest.raises(ToolFailure):
-        check(json.dumps({"reading": {"by_level": {level: 1}}}).encode())
-
-
-@each("number", ["1e999", "NaN", '"inf"', '"nan+infj"'])
+@each("number", ["1e999", "NaN", "-Infinity"])
 def test_infinity_reaches_no_tool_as_a_complex_number(number: str) -> None:
-    """A complex number has two floats, and may be sent as a text."""
+    """A complex number has two floats, and its type asks nothing of them."""
 
     async def turn(ctx: CallContext, by: complex) -> None: ...
 

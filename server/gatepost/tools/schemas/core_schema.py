@@ -33,6 +33,15 @@ _NUMERIC = re.compile(r"[-+0-9._eE]+")
 _RANDOM = frozenset({"bool", "bytes", "date", "datetime", "enum", "literal", "none", "str", "url"})
 """Types of pydantic's schemas with few values, or with hashes keyed by a secret of the process."""
 
+_FINITE = frozenset(
+    {
+        *("bool", "bytes", "enum", "int", "literal", "none", "str", "url", "uuid"),
+        *("default", "definition-ref", "definitions", "nullable", "tagged-union", "union"),
+        *("dataclass", "dataclass-args", "dataclass-field", "dict", "frozenset", "list"),
+        *("model", "model-field", "model-fields", "set", "tuple", "typed-dict", "typed-dict-field"),
+    }
+)
+"""Types of pydantic's schemas that read no number themselves, or only a finite one."""
 
 CheckBound = Callable[[Any], None]
 """Raises ToolFailure if a decoded document would take too long to validate."""
@@ -56,7 +65,7 @@ def reads_floats(core_schema: Any) -> bool:
     pydantic refuses that only where the type is a float and its own configuration says so.
     """
     return any(
-        part.get("type") in ("any", "float")
+        (isinstance(kind := part.get("type"), str) and kind not in _FINITE)
         or "allow" in (part.get("extra_behavior"), part.get("extra_fields_behavior"))
         for part in objects_in(core_schema)
     )
