@@ -209,9 +209,13 @@ def _position(body: bytes, value: memoryview, start: int = 0) -> int:
     return at if at >= 0 and body.startswith(value, at) else -1
 
 
-def excess(body: bytes, max_values: int) -> str | None:
-    """Say what well-formed JSON has more of than allowed: values (*max_values*) or digits."""
-    if len(body) <= 2 * max_values:
+def excess(body: bytes, max_values: int, *, size: int = 0) -> str | None:
+    """
+    Say what well-formed JSON has more of than allowed: values (*max_values*) or digits.
+
+    *size*: the bytes of the body before its strings were emptied.
+    """
+    if max(len(body), size) <= 2 * max_values:
         return None  # a value takes two bytes or more, and few digits take no time
     may_exceed = values_bound(body) > max_values
     if not may_exceed and not _has_long_number(body):

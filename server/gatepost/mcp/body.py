@@ -62,10 +62,10 @@ async def too_much(caller: TenantContext, body: bytes, max_values: int) -> JsonR
 
 
 def _too_much(body: bytes, max_values: int) -> JsonRpcError | None:
-    body = with_emptied_strings(body)
-    if message := excess(body, max_values):
+    shape = with_emptied_strings(body)
+    if message := excess(shape, max_values, size=len(body)):
         return _refused(413, message)
-    return too_deeply() if too_deep(body) else None
+    return too_deeply() if too_deep(shape) else None
 
 
 def _refused(status: int, message: str) -> JsonRpcError:

@@ -42,16 +42,17 @@ def is_clear_before(encoded: bytes, cut_at: int, redactor: Redactor) -> bool:
     these hold as many in which it can go on; blanks, line breaks and names count for none, because
     a caller could hide the rest of a secret behind any number of them.
     """
-    near, longest = max(NEAR_BYTES, NEAR_VALUES * redactor.longest), redactor.longest
-    far = [size + FAR_VALUES * longest for size in (MIDDLE_BYTES, FAR_BYTES)]
-    for behind in (near, *far):
-        head = cut_whole(encoded, cut_at + behind)
+    longest = redactor.longest
+    near_bytes = max(NEAR_BYTES, NEAR_VALUES * longest)
+    far_bytes = [size + FAR_VALUES * longest for size in (MIDDLE_BYTES, FAR_BYTES)]
+    for size in (near_bytes, *far_bytes):
+        head = cut_whole(encoded, cut_at + size)
         document = JsonDocument(head)
         if len(head) == len(encoded) or not redactor.has_no_beginning(document.text):
             return False
         if redactor.is_empty:
             return True
-        if behind == near and not is_unquoted(document.text):
+        if size == near_bytes and not is_unquoted(document.text):
             continue
         if _searched_size(head, cut_at, document.text) >= longest:
             split = document.split(redactor)

@@ -63,7 +63,7 @@ def read_messages(data: bytes, *, batches: bool = False) -> list[ReceivedMessage
 def read_json(data: bytes) -> Any:
     """Decode JSON of bounded depth and number of values; raises InvalidMessage."""
     shape = data if len(data) <= 2 * MAX_VALUES else with_emptied_strings(data)
-    if excess(shape, MAX_VALUES) is not None:
+    if excess(shape, MAX_VALUES, size=len(data)) is not None:
         raise InvalidMessage("sent a message with too many values or digits")
     is_deep = too_deep(shape)
     if is_deep and too_deep(shape, DEFINITIONS_NESTING):
