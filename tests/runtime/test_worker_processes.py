@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.support.processes import python_environment
+
 # Workers that only wait, so that the moment of the signal is exact.
 PARENT = """
 import os, signal, socket, sys, time, types
@@ -58,7 +60,7 @@ def test_a_signal_at_any_moment_stops_all_workers(moment: str) -> None:
 
 
 OVERLAPPING = """
-import os, signal, socket
+import signal, socket
 from gatepost import serve
 from gatepost.secrets.keyring import KeyRing
 
@@ -68,13 +70,13 @@ def reread():
     read.append(f"configuration {len(read) + 1}")
     configuration = read[-1]
     if len(read) == 1:
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
     return configuration, None
 
 class Parent(serve.WorkerProcesses):
     def run(self):
         signal.signal(signal.SIGHUP, self._pass_on)
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
         return self._setup.config
 
 setup = serve.ServerSetup(
@@ -91,7 +93,11 @@ print(Parent(setup, print).run())
 def test_a_reload_during_a_reload_leaves_the_latest_configuration() -> None:
     """A worker that is replaced begins with it; an earlier one may have issuers since removed."""
     parent = subprocess.run(
-        [sys.executable, "-c", OVERLAPPING], capture_output=True, text=True, timeout=WITHIN_S
+        [sys.executable, "-c", OVERLAPPING],
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
     )
 
     assert parent.stdout == "configuration 2\n", parent.stderr

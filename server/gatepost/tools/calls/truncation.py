@@ -25,6 +25,10 @@ seconds for a text of only quotation marks.
 UNENCODABLE = (AttributeError, TypeError, ValueError, RecursionError)
 """The exceptions for an outcome that has no JSON or whose blocks are not mappings."""
 
+_ESCAPED = b'"\\\b\f\n\r\t'
+"""The characters that JSON writes with a backslash; other control characters take six bytes."""
+_CONTROLS = bytes(code for code in range(32) if code not in _ESCAPED)
+
 _encode = msgspec.json.encode
 
 
@@ -62,8 +66,24 @@ def _size(block: Mapping[str, Any]) -> int:
     text = block.get("text")
     if not isinstance(text, str) or len(text) <= PIECE_CHARACTERS:
         return len(_encode(block))
-    sizes = (len(_encode(piece)) - 2 for piece in _pieces(text))  # without the quotation marks
-    return len(_encode({**block, "text": ""})) + sum(sizes)
+    total, is_usual = len(_encode({**block, "text": ""})), True
+    for piece in _pieces(text):
+        size = _encoded_size(piece) if is_usual else _counted_size(piece)
+        is_usual = is_usual and 2 * size <= 3 * len(piece)
+        total += size
+    return total
+
+
+def _encoded_size(piece: str) -> int:
+    return len(_encode(piece)) - 2  # without the quotation marks
+
+
+def _counted_size(piece: str) -> int:
+    """Return the same for a text of many escapes, each of which would take up to 15 ns to write."""
+    encoded = piece.encode()
+    escapes = len(encoded) - len(encoded.translate(None, _ESCAPED))
+    escapes += (WORST_EXPANSION - 1) * (len(encoded) - len(encoded.translate(None, _CONTROLS)))
+    return len(encoded) + escapes
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -159,7 +179,7 @@ def _prefix(text: str, remaining: int) -> str:
     remaining -= 2  # the quotation marks
     kept = 0
     for piece in _pieces(text):
-        size = len(_encode(piece)) - 2
+        size = _encoded_size(piece)
         if size > remaining:
             return text[: kept + _fitting_characters(piece, remaining)]
         remaining -= size
