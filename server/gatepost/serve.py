@@ -1,7 +1,6 @@
 """Run the server: one process, or several on one socket, until a signal ends it."""
 
 import asyncio
-import codecs
 import importlib
 import logging
 import os
@@ -25,7 +24,7 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.file_descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
-from gatepost.runtime import pending_reload
+from gatepost.runtime import interpreter, pending_reload
 from gatepost.runtime.http_server import Certificate, GatepostServer, ListenError, listen_config
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.process_reports import reporting
@@ -45,16 +44,6 @@ _log = logging.getLogger(__name__)
 
 END_S = 6.0
 """How long remaining tasks may run at the end: a little longer than an abandoned tool may."""
-CODECS = (
-    "ascii", "cp1252", "idna", "latin-1", "punycode", "unicode_escape", "utf-8", "utf-8-sig",
-    "utf-16", "utf-16-be", "utf-16-le", "utf-32",
-)  # fmt: skip
-MODULES = (
-    "anyio._backends._asyncio", "anyio._core._sockets", "anyio._core._streams",
-    "anyio._core._synchronization", "anyio.lowlevel", "anyio.streams.memory",
-    "anyio.streams.stapled",
-)  # fmt: skip
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 Fresh = Callable[[], tuple[Config, LoadedPacks] | None]
 """Reads the configuration again; None if it has errors, which it has reported."""
@@ -93,7 +82,7 @@ def run(setup: ServerSetup, announce: Callable[[], object]) -> int:
     """
     configure(level=setup.config.log.level, form=setup.config.log.format)
     raise_limit()
-    load_late_modules()
+    interpreter.load_late_modules()
     setup.part_done("log, and imports that the first request would make")
     if setup.config.listen.workers > 1:
         # Logged once and not by each process; every process opens its own connections later.
@@ -103,21 +92,6 @@ def run(setup: ServerSetup, announce: Callable[[], object]) -> int:
         return WorkerProcesses(setup, announce).run()
     work(setup, announce)
     return 0
-
-
-def load_late_modules() -> None:
-    """
-    Load what Python would load at its first use: codecs, and what the HTTP client runs on.
-
-    Each is a file, which needs a descriptor: without one a name cannot be looked up, and a text
-    that could always be written is a LookupError.
-    """
-    for codec in CODECS:
-        codecs.lookup(codec)
-    for module in MODULES:
-        # Not every release of the library has all of them.
-        with suppress(ImportError):
-            importlib.import_module(module)
 
 
 def work(setup: ServerSetup, on_ready: Callable[[], object], *, number: int = 0) -> None:
@@ -302,7 +276,8 @@ class WorkerProcesses:
         self._waiting_for: dict[int, int] = {}
         self._members: dict[int, int] = {}
         """Each process and its part of the shared metrics."""
-        self._stopping, self._signals, self._renewals = False, RepeatedSignals(), 0
+        self._stopping, self._signals = False, RepeatedSignals()
+        self._is_reloading = self._is_reload_wanted = False
 
     def run(self) -> int:
         """Fork, announce, and look after the members until all have ended."""
@@ -378,10 +353,19 @@ class WorkerProcesses:
         Take up what the members take up: with the settings of the start, a member that is forked
         later would accept issuers that are long removed.
         """
-        self._renewals = renewal = self._renewals + 1
-        changed = self._setup.reread() if self._setup.reread is not None else None
-        # Unless a further signal has come meanwhile, whose settings are newer.
-        if changed is not None and renewal == self._renewals:
+        self._is_reload_wanted = True
+        if self._is_reloading:
+            return  # a further signal: the reload that it has interrupted reads once more
+        self._is_reloading = True
+        try:
+            while self._is_reload_wanted:
+                self._is_reload_wanted = False
+                self._take_up(self._setup.reread() if self._setup.reread is not None else None)
+        finally:
+            self._is_reloading = False
+
+    def _take_up(self, changed: tuple[Config, LoadedPacks] | None) -> None:
+        if changed is not None:
             self._setup.keyring.reread()
             self._setup = msgspec.structs.replace(
                 self._setup, config=changed[0], loaded_packs=changed[1]

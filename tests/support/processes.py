@@ -143,7 +143,7 @@ def main(number: int) -> None:
     """Fork for every task that comes by the socket with that number; the forks go on from here."""
     for name in (*(row.target.partition(":")[0] for row in COMMANDS.values()), *LATE_MODULES):
         importlib.import_module(name)
-    importlib.import_module("gatepost.serve").load_late_modules()
+    importlib.import_module("gatepost.runtime.interpreter").load_late_modules()
     # What is never looked through again is not copied into the forks, nor taken apart as they end.
     gc.collect()
     gc.freeze()
