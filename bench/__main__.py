@@ -290,7 +290,7 @@ def doubled(options: argparse.Namespace) -> int:
 def several(
     options: argparse.Namespace,
     name: str,
-    run: Callable[..., list[Sample]],
+    run: Callable[[replicas.Measurement], list[Sample]],
     render: Callable[[Sequence[Sample]], str],
     *,
     seconds: int,
@@ -299,9 +299,10 @@ def several(
     number = options.rounds or (1 if options.quick else 3)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
         report_progress = lambda line: print(line, flush=True)  # noqa: E731
-        samples = run(
+        measurement = replicas.Measurement(
             Path(folder_name), origin, number, options.seconds or seconds, report_progress
         )
+        samples = run(measurement)
     print(f"\n{render(samples)}\n")
     path = result_path(f"-{name}.json")
     report.save_samples(samples, this_machine(), path)

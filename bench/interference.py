@@ -1,25 +1,18 @@
 """`python -m bench --interference`: what a call costs beside heavy calls of another caller."""
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from bench import contestants, gatepost, wrk
-from bench.issuer import BenchIssuer
-from bench.probe import first_answer, line_printed
-from bench.process import BenchProcess, Cores
+from bench import wrk
+from bench.probe import first_answer
+from bench.process import BenchProcess
+from bench.replicas import ANYWHERE, START_S, Measurement, ReplicaSite
 from bench.report import number, table
-from bench.servers.settings import Settings
-from bench.sizes import prose, rows
-from bench.tokens import Mint
-from bench.workload import PATH, WORKLOADS, BenchEndpoint, Workload
+from bench.sizes import KIB, prose, rows
+from bench.workload import WORKLOADS, Workload
 
-START_S = 60
-KIB = 1024
-ANYWHERE = Cores(None, None)
 TOOLS = '''\
 """Tools that keep a server busy."""
 
@@ -79,34 +72,17 @@ class InterferenceSample:
     failed: int
 
 
-class InterferenceSite:
-    """A server that may use all cores, and the tokens of two callers."""
+class TwoCallers:
+    """A caller of light calls, and another one of heavy calls."""
 
-    def __init__(self, folder: Path, issuer: BenchIssuer) -> None:
-        self.folder = folder
-        self._endpoint = BenchEndpoint(gatepost.free_port())
-        resource = f"http://127.0.0.1:{self._endpoint.port}{PATH}"
-        mint = Mint.create(issuer.url, resource)
-        issuer.key_set = mint.key_set
-        self._tokens = mint.pool(2)
-        self._settings = Settings(self._endpoint.port, issuer.url, issuer.jwks_uri, resource, 0, {})
+    def __init__(self, site: ReplicaSite) -> None:
+        self._folder, self._endpoint = site.folder, site.endpoint(site.port)
+        self._tokens = site.token, site.mint.token(1)
 
-    @contextmanager
-    def served(self) -> Iterator[None]:
-        """Run Gatepost with every control on."""
-        tools = self.folder / "heavy.py"
-        tools.write_text(TOOLS, encoding="utf-8")
-        config = gatepost.write_config(self._settings, self.folder, further_files=[tools])
-        launch = contestants.serve(config)
-        log = self.folder / "output.log"
-        process = BenchProcess.start(launch.command, log=log, cores=ANYWHERE, env=launch.env)
-        try:
-            line_printed(process, "Gatepost is ready at", limit_s=START_S)
-            for load in (LIGHT, *filter(None, HEAVY)):
-                first_answer(process, self._endpoint, load, self._tokens[0], limit_s=START_S)
-            yield
-        finally:
-            process.stop()
+    def begin(self, process: BenchProcess) -> None:
+        """Send each heavy call once."""
+        for load in filter(None, HEAVY):
+            first_answer(process, self._endpoint, load, self._tokens[0], limit_s=START_S)
 
     def sample(self, beside: Workload | None, seconds: int) -> InterferenceSample:
         """Send light calls for an interval, and heavy ones of another caller beside them."""
@@ -127,28 +103,27 @@ class InterferenceSite:
         )
 
     def _load(self, load: Workload, token: str, seconds: int) -> wrk.Account:
-        tokens, script = self.folder / f"{load.name}.token", self.folder / f"{load.name}.lua"
+        tokens, script = self._folder / f"{load.name}.token", self._folder / f"{load.name}.lua"
         tokens.write_text(f"{token}\n", encoding="ascii")
         script.write_text(wrk.script(load, self._endpoint, tokens), encoding="utf-8")
         url, connections = f"http://{self._endpoint.address}", load.connections
         return wrk.load(url, script, seconds=seconds, cores=ANYWHERE, connections=connections)
 
 
-def run(
-    folder: Path,
-    issuer: BenchIssuer,
-    rounds: int,
-    seconds: int,
-    report_progress: Callable[[str], object] = print,
-) -> list[InterferenceSample]:
+def run(measurement: Measurement) -> list[InterferenceSample]:
     """Measure each kind of heavy calls in turn, several times."""
     samples = []
-    site = InterferenceSite(folder, issuer)
-    with site.served():
-        for _ in range(rounds):
+    tools = measurement.folder / "heavy.py"
+    tools.write_text(TOOLS, encoding="utf-8")
+    site = ReplicaSite(measurement.folder, measurement.issuer, further_files=[tools])
+    with site.served(1, database="") as [(_, process)]:
+        callers = TwoCallers(site)
+        callers.begin(process)
+        for _ in range(measurement.rounds):
             for load in HEAVY:
-                samples.append(site.sample(load, seconds))
-                report_progress(f"{samples[-1].beside}: p50 {samples[-1].p50_us / 1000:.1f} ms")
+                sample = callers.sample(load, measurement.seconds)
+                samples.append(sample)
+                measurement.report_progress(f"{sample.beside}: p50 {sample.p50_us / 1000:.1f} ms")
     return samples
 
 

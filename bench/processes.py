@@ -3,14 +3,12 @@
 import asyncio
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from bench.issuer import BenchIssuer
 from bench.process import BenchProcess
-from bench.replicas import ProcessesSample, ReplicaSite
+from bench.replicas import Measurement, ProcessesSample, ReplicaSite
 from gatepost.storage.sql.records import migrate
 from tests.support.stores import Postgres, Valkey
 
@@ -54,24 +52,19 @@ class ProcessGroupSample(ProcessesSample):
     group: ProcessGroup
 
 
-def run(
-    folder: Path,
-    issuer: BenchIssuer,
-    rounds: int,
-    seconds: int,
-    report_progress: Callable[[str], object] = print,
-) -> list[ProcessGroupSample]:
+def run(measurement: Measurement) -> list[ProcessGroupSample]:
     """Measure each group in turn, several times."""
     samples = []
     with Postgres.running() as postgres, Valkey.running() as valkey:
-        site = ReplicaSite(folder, issuer)
-        for _ in range(rounds):
+        site = ReplicaSite(measurement.folder, measurement.issuer)
+        for _ in range(measurement.rounds):
             for group in GROUPS:
                 with _served(site, group, postgres, valkey) as processes:
                     site.sample(processes, 1, group.connections)
-                    sample = site.sample(processes, seconds, group.connections)
+                    sample = site.sample(processes, measurement.seconds, group.connections)
                 samples.append(ProcessGroupSample(**asdict(sample), group=group))
-                report_progress(f"{group.title}: {sample.cpu_us:.0f} µs CPU a call")
+                figure = f"{sample.cpu_us:.0f} µs CPU a call"
+                measurement.report_progress(f"{group.title}: {figure}")
     return samples
 
 

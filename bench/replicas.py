@@ -36,6 +36,17 @@ TARGET = 3.0
 
 
 @dataclass(frozen=True)
+class Measurement:
+    """Where something is measured, how often and for how long, and who is told of each interval."""
+
+    folder: Path
+    issuer: BenchIssuer
+    rounds: int
+    seconds: int
+    report_progress: Callable[[str], object] = print
+
+
+@dataclass(frozen=True)
 class ProcessesSample:
     """One interval of several processes that serve the same."""
 
@@ -63,13 +74,15 @@ class ProcessesSample:
 class ReplicaSite:
     """A folder with the configuration of all replicas, and the token of one caller."""
 
-    def __init__(self, folder: Path, issuer: BenchIssuer) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, issuer: BenchIssuer, *, further_files: Sequence[Path] = ()
+    ) -> None:
+        self.folder, self._further_files = folder, further_files
         self.port = gatepost.free_port()
         self._resource = f"http://127.0.0.1:{self.port}{PATH}"
-        mint = Mint.create(issuer.url, self._resource)
-        issuer.key_set = mint.key_set
-        self._issuer, self.token = issuer, mint.token(0)
+        self.mint = Mint.create(issuer.url, self._resource)
+        issuer.key_set = self.mint.key_set
+        self._issuer, self.token = issuer, self.mint.token(0)
         (folder / "token").write_text(f"{self.token}\n", encoding="ascii")
 
     @contextmanager
@@ -80,7 +93,10 @@ class ReplicaSite:
         settings = Settings(
             self.port, self._issuer.url, self._issuer.jwks_uri, self._resource, 0, {}
         )
-        launch = contestants.serve(gatepost.write_config(settings, self.folder, database=database))
+        config = gatepost.write_config(
+            settings, self.folder, further_files=self._further_files, database=database
+        )
+        launch = contestants.serve(config)
         with ExitStack() as stack:
             served = []
             for at in range(number):
@@ -138,18 +154,12 @@ class ReplicaSite:
         return ProcessesSample.of(len(served), accounts, cpu_s)
 
 
-def run(
-    folder: Path,
-    issuer: BenchIssuer,
-    rounds: int,
-    seconds: int,
-    report_progress: Callable[[str], object] = print,
-) -> list[ProcessesSample]:
+def run(measurement: Measurement) -> list[ProcessesSample]:
     """Measure each number of replicas in turn, several times."""
     samples = []
     with Postgres.running(in_memory=False) as postgres:
-        site = ReplicaSite(folder, issuer)
-        for _ in range(rounds):
+        site = ReplicaSite(measurement.folder, measurement.issuer)
+        for _ in range(measurement.rounds):
             for number in NUMBERS:
                 with ExitStack() as stack:
                     url = stack.enter_context(postgres.database())
@@ -157,8 +167,8 @@ def run(
                     database = stack.enter_context(site.delayed(url, DELAY_MS))
                     served = stack.enter_context(site.served(number, database))
                     site.sample(served, 1, CONNECTIONS)
-                    samples.append(site.sample(served, seconds, CONNECTIONS))
-                report_progress(f"{number} replicas: {samples[-1].rate:6.0f} calls/s")
+                    samples.append(site.sample(served, measurement.seconds, CONNECTIONS))
+                measurement.report_progress(f"{number} replicas: {samples[-1].rate:6.0f} calls/s")
     return samples
 
 

@@ -2,7 +2,7 @@
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from bench import contestants, gatepost, wrk
 from bench.issuer import BenchIssuer
 from bench.probe import first_answer, line_printed
 from bench.process import BenchProcess
-from bench.replicas import ANYWHERE, START_S, ProcessesSample
+from bench.replicas import ANYWHERE, START_S, Measurement, ProcessesSample
 from bench.servers.settings import Settings
 from bench.tokens import Mint
 from bench.workload import PATH, WORKLOADS, BenchEndpoint
@@ -73,23 +73,17 @@ class WorkerSite:
         return ProcessesSample.of(workers, [account], cpu_s)
 
 
-def run(
-    folder: Path,
-    issuer: BenchIssuer,
-    rounds: int,
-    seconds: int,
-    report_progress: Callable[[str], object] = print,
-) -> list[ProcessesSample]:
+def run(measurement: Measurement) -> list[ProcessesSample]:
     """Measure one and two workers in turn, several times."""
     samples = []
     with Valkey.running() as valkey:
-        site = WorkerSite(folder, issuer, valkey)
-        for number in range(rounds):
+        site = WorkerSite(measurement.folder, measurement.issuer, valkey)
+        for number in range(measurement.rounds):
             for workers in NUMBERS:
                 with site.served(workers, number) as process:
                     site.sample(process, workers, 1)
-                    samples.append(site.sample(process, workers, seconds))
-                report_progress(f"workers: {workers}, {samples[-1].rate:6.0f} calls/s")
+                    samples.append(site.sample(process, workers, measurement.seconds))
+                measurement.report_progress(f"workers: {workers}, {samples[-1].rate:6.0f} calls/s")
     return samples
 
 
