@@ -2,13 +2,25 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.runtime.test_serve import write_config
-from tests.support.commands import running
+from tests.support.commands import Gatepost, running
 from tests.support.processes import python_environment
+
+
+@contextmanager
+def serving(folder: Path, pack: str, workers: int, valkey: str) -> Iterator[Gatepost]:
+    """Run `gatepost serve` with a pack during a block."""
+    (folder / "hangups.py").write_text(pack)
+    write_config(folder, workers, valkey, 'tools.load = ["./hangups.py"]\n')
+    with running("serve", cwd=folder) as gatepost:
+        yield gatepost
+
 
 RELOADED_WHILE_IT_LOADS = """
 import os, signal, sys
@@ -38,6 +50,41 @@ def test_a_reload_does_not_end_a_server_that_loads_its_modules(tmp_path: Path) -
     assert done.returncode > 0, done.stderr
 
 
+RELOADING_PACK = """
+import os
+import signal
+import time
+from pathlib import Path
+
+from gatepost import Pack
+
+pack = Pack("reloading")
+
+
+@pack.lifespan
+async def reload_now():
+    if not Path("reloaded").exists():
+        Path("reloaded").touch()
+        os.kill(os.SERVER(), signal.SIGHUP)
+        time.sleep(1)
+    yield
+"""
+"""A pack that reloads the server while it starts."""
+
+
+@pytest.mark.parametrize(("workers", "server"), [(1, "getpid"), (2, "getppid")])
+def test_a_reload_does_not_end_a_server_that_starts(
+    tmp_path: Path, workers: int, server: str, valkey: str
+) -> None:
+    """It reloads once it can, with any number of workers."""
+    pack = RELOADING_PACK.replace("SERVER", server)
+
+    with serving(tmp_path, pack, workers, valkey) as gatepost:
+        gatepost.wait_for("configuration_reloaded")
+
+        assert gatepost.stop() == 0
+
+
 CHILD_PACK = """
 import subprocess
 from pathlib import Path
@@ -53,7 +100,7 @@ async def start_child():
         subprocess.run(["cat", "/proc/self/status"], stdout=status, check=True)
     yield
 """
-"""A pack that starts a program for as long as the server runs, or so it seems."""
+"""A pack that starts a program, which writes down the signals that it has blocked."""
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -61,10 +108,7 @@ def test_a_program_that_a_pack_starts_can_be_hung_up(
     tmp_path: Path, workers: int, valkey: str
 ) -> None:
     """A signal that is blocked when a program starts stays blocked in it."""
-    (tmp_path / "children.py").write_text(CHILD_PACK)
-    write_config(tmp_path, workers, valkey, 'tools.load = ["./children.py"]\n')
-
-    with running("serve", cwd=tmp_path):
+    with serving(tmp_path, CHILD_PACK, workers, valkey):
         status = (tmp_path / "status").read_text()
 
     assert "SigBlk:\t0000000000000000" in status
@@ -94,10 +138,9 @@ def test_a_reload_does_not_end_a_server_that_stops(
     tmp_path: Path, workers: int, server: str, valkey: str
 ) -> None:
     """Its last records are written, and its packs closed."""
-    (tmp_path / "stopping.py").write_text(STOPPING_PACK.replace("SERVER", server))
-    write_config(tmp_path, workers, valkey, 'tools.load = ["./stopping.py"]\n')
+    pack = STOPPING_PACK.replace("SERVER", server)
 
-    with running("serve", cwd=tmp_path) as gatepost:
+    with serving(tmp_path, pack, workers, valkey) as gatepost:
         assert gatepost.stop() == 0
 
     assert (tmp_path / "closed").exists()

@@ -287,42 +287,6 @@ async def open_ledger():
 """
 
 
-RELOADING_PACK = """
-import os
-import signal
-import time
-from pathlib import Path
-
-from gatepost import Pack
-
-pack = Pack("reloading")
-
-
-@pack.lifespan
-async def reload_now():
-    if not Path("reloaded").exists():
-        Path("reloaded").touch()
-        os.kill(SERVER(), signal.SIGHUP)
-        time.sleep(1)
-    yield
-"""
-"""A pack that reloads the server while it starts."""
-
-
-@pytest.mark.parametrize(("workers", "server"), [(1, "os.getpid"), (2, "os.getppid")])
-def test_a_reload_does_not_end_a_server_that_starts(
-    tmp_path: Path, workers: int, server: str, valkey: str
-) -> None:
-    """It reloads once it can, with any number of workers."""
-    (tmp_path / "reloading.py").write_text(RELOADING_PACK.replace("SERVER", server))
-    write_config(tmp_path, workers, valkey, 'tools.load = ["./reloading.py"]\n')
-
-    with running("serve", cwd=tmp_path) as gatepost:
-        gatepost.wait_for("configuration_reloaded")
-
-        assert gatepost.stop() == 0
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_failing_lifespan_is_reported_by_each_number_of_workers(
     tmp_path: Path, workers: int, valkey: str

@@ -46,15 +46,21 @@ print("stopped")
 WITHIN_S = 20
 
 
-@pytest.mark.parametrize("moment", ["fork", "wait"])
-def test_a_signal_at_any_moment_stops_all_workers(moment: str) -> None:
-    """One signal is enough while a worker is forked, and when one has just ended."""
-    parent = subprocess.run(
-        [sys.executable, "-c", PARENT, moment],
+def ended(program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program to its end, with the modules of this checkout."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=python_environment(),
         capture_output=True,
         text=True,
         timeout=WITHIN_S,
     )
+
+
+@pytest.mark.parametrize("moment", ["fork", "wait"])
+def test_a_signal_at_any_moment_stops_all_workers(moment: str) -> None:
+    """One signal is enough while a worker is forked, and when one has just ended."""
+    parent = ended(PARENT, moment)
 
     assert (parent.stdout, "Traceback" in parent.stderr) == ("stopped\n", False), parent.stderr
 
@@ -92,12 +98,6 @@ print(Parent(setup, print).run())
 
 def test_a_reload_during_a_reload_leaves_the_latest_configuration() -> None:
     """A worker that is replaced begins with it; an earlier one may have issuers since removed."""
-    parent = subprocess.run(
-        [sys.executable, "-c", OVERLAPPING],
-        env=python_environment(),
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-    )
+    parent = ended(OVERLAPPING)
 
     assert parent.stdout == "configuration 2\n", parent.stderr
