@@ -24,12 +24,12 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.file_descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
-from gatepost.runtime import interpreter, pending_reload
+from gatepost.runtime import interpreter
 from gatepost.runtime.http_server import Certificate, GatepostServer, ListenError, listen_config
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.process_reports import reporting
-from gatepost.runtime.repeated_signals import RepeatedSignals
 from gatepost.runtime.services import Services
+from gatepost.runtime.signals import RepeatedSignals, is_pending, note_reloads
 from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import prepare
 from gatepost.runtime.version import version
@@ -282,7 +282,7 @@ class WorkerProcesses:
     def run(self) -> int:
         """Fork, announce, and look after the members until all have ended."""
         before = [signal.signal(number, self._pass_on) for number in SIGNALS]
-        if any(map(pending_reload.is_pending, before)):
+        if any(map(is_pending, before)):
             self._renew()
         started = [self._fork(worker) for worker in range(self._setup.config.listen.workers)]
         serving = [self._serves(pid) for pid in started]
@@ -320,7 +320,7 @@ class WorkerProcesses:
     def _become_member(self, tell: int, worker: int) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        pending_reload.install()
+        note_reloads()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         code = 1
         try:

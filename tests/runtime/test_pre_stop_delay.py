@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.runtime.repeated_signals import ONE_SIGNAL_S
+from gatepost.runtime.signals import ONE_SIGNAL_S
 from gatepost.secrets.keyring import create
 from tests.support.client import read_answer, result
 from tests.support.commands import Gatepost, ServerProcess, server_process

@@ -89,7 +89,7 @@ class LazyGroup(click.Group):
             return None
         if cmd_name == "serve":
             # Before its imports, so that `systemctl reload` does not end a server that starts.
-            importlib.import_module("gatepost.runtime.pending_reload").install()
+            importlib.import_module("gatepost.runtime.signals").note_reloads()
         module, _, name = row.target.partition(":")
         # Objects made at the start live to the end: collecting them costs a tenth of the start.
         gc.set_threshold(COLLECT_AFTER, 10, 10)

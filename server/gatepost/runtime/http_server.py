@@ -22,8 +22,7 @@ from gatepost.http.deadlines import HEAD_LINES_BYTES, Deadlines, ListenConfig
 from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime import interpreter
-from gatepost.runtime.pending_reload import is_pending
-from gatepost.runtime.repeated_signals import RepeatedSignals
+from gatepost.runtime.signals import RepeatedSignals, is_pending
 
 SUITES = ":".join(
     (

@@ -1,0 +1,50 @@
+"""What a server process makes of signals: those that repeat the last one, and early reloads."""
+
+import signal
+import time
+
+ONE_SIGNAL_S = 1.0
+"""A repeated signal within this time is ignored: a terminal or systemd signals every process of a
+group, and the parent process passes the signal on as well."""
+
+
+class RepeatedSignals:
+    """The signals to stop that one process has received."""
+
+    def __init__(self) -> None:
+        self.last_at: float | None = None
+        """The time of the last signal that counted (`time.monotonic`); None: there was none."""
+
+    def is_repeated(self) -> bool:
+        """Return whether the signal that has just come repeats the last one; otherwise count it."""
+        now = time.monotonic()
+        if self.last_at is not None and now - self.last_at < ONE_SIGNAL_S:
+            return True
+        self.last_at = now
+        return False
+
+
+class PendingReload:
+    """
+    A handler of SIGHUP for the time in which a server cannot reload, so that it does not end then.
+
+    It is no blocked signal, which the programs that packs start would inherit.
+    """
+
+    def __init__(self) -> None:
+        self.has_come = False
+        """Whether there was a SIGHUP."""
+
+    def __call__(self, *_: object) -> None:
+        """Implement the handler of a signal."""
+        self.has_come = True
+
+
+def note_reloads() -> None:
+    """Take note of SIGHUP from now on."""
+    signal.signal(signal.SIGHUP, PendingReload())
+
+
+def is_pending(handler: object) -> bool:
+    """Return whether this was the handler of SIGHUP, and there was one."""
+    return isinstance(handler, PendingReload) and handler.has_come
