@@ -100,6 +100,8 @@ def test_a_text_without_secrets_stays_the_same_object(text: str) -> None:
     assert REDACTOR.clean(text) is text
 
 
+WITHOUT_SECRETS = Redactor({})
+"""Finds only tokens of known services, by their form."""
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: (
@@ -127,6 +129,8 @@ def test_redacted_json_stays_valid_with_all_other_values(
 ) -> None:
     """Strings, names of members and numbers alike, however the document is written."""
     encoded = json.dumps(with_secret(value, SECRETS[name]), ensure_ascii=ascii_only).encode()
+    # Behind `ya29.`, say, a secret is part of a token, which is redacted as a whole.
+    assume(cleaned(encoded, WITHOUT_SECRETS) is None)
 
     clean = cleaned(encoded, REDACTOR)
 
