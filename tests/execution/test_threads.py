@@ -2,8 +2,11 @@
 
 import asyncio
 import contextvars
+import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from weakref import WeakSet
 
 import pytest
 
@@ -21,8 +24,12 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def raising(error: BaseException) -> Callable[[], None]:
-    def function() -> None:
+class Argument:
+    """A value that can be watched."""
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    def function(*_: object) -> None:
         raise error
 
     return function
@@ -90,8 +97,99 @@ async def test_a_thread_holds_its_concurrency_until_it_ends(
     threads._threads.pop(asyncio.get_running_loop(), None)
 
 
-def test_a_loop_closes_without_waiting_for_a_stuck_function(gate: threading.Event) -> None:
+async def test_a_thread_runs_one_function_after_another() -> None:
+    """Starting a thread takes longer than most tools."""
+    first = await in_thread(threading.current_thread)
+
+    assert {await in_thread(threading.current_thread) for _ in range(20)} == {first}
+
+
+async def test_functions_that_come_together_run_at_the_same_time() -> None:
+    """Each may block: one that waits for another function must not keep it from running."""
+    everyone = threading.Barrier(threads.THREADS_AT_ONCE)
+
+    async with asyncio.timeout(SOON_S):
+        calls = (in_thread(everyone.wait, SOON_S) for _ in range(threads.THREADS_AT_ONCE))
+        assert len(set(await asyncio.gather(*calls))) == threads.THREADS_AT_ONCE
+
+
+async def test_short_functions_do_not_wait_for_long_ones(gate: threading.Event) -> None:
+    """However they follow each other, and however many threads wait."""
+    stuck = []
+    async with asyncio.timeout(SOON_S):
+        for number in range(40):
+            stuck.append(asyncio.create_task(in_thread(gate.wait, SOON_S)))
+            assert await asyncio.gather(*(in_thread(int, at) for at in range(number))) == [
+                *range(number)
+            ]
+        gate.set()
+        assert await asyncio.gather(*stuck) == [True] * 40
+
+
+async def test_a_thread_without_a_function_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not keep the last function's arguments while it waits."""
+    monkeypatch.setattr(threads, "POOL", threads.FunctionThreads())
+    monkeypatch.setattr(threads, "IDLE_S", 0.01)
+    arguments = WeakSet[Argument]()
+
+    async def call() -> threading.Thread:
+        argument = Argument()
+        arguments.add(argument)
+        return await in_thread(lambda _: threading.current_thread(), argument)
+
+    thread = await call()
+    await asyncio.to_thread(thread.join, SOON_S)
+
+    assert not thread.is_alive()
+    assert not arguments
+    assert await call() is not thread
+
+
+async def test_functions_that_meet_an_ending_thread_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread may be woken at the moment in which it would end."""
+    monkeypatch.setattr(threads, "POOL", threads.FunctionThreads())
+    monkeypatch.setattr(threads, "IDLE_S", 0.0001)
+
+    async with asyncio.timeout(SOON_S):
+        for number in range(300):
+            assert await asyncio.gather(*(in_thread(int, at) for at in range(number % 4))) == [
+                *range(number % 4)
+            ]
+
+
+async def test_a_thread_that_cannot_be_started_is_an_error_of_its_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Later calls have threads again."""
+    monkeypatch.setattr(threads, "POOL", threads.FunctionThreads())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError, match="new thread"):
+            await in_thread(int)
+
+    assert await in_thread(int) == 0
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    """Those of its parent do not run there, and a call that was handed to one would never end."""
+    asyncio.run(in_thread(int))
+    with warnings.catch_warnings():
+        # Newer Pythons warn of just this: locks and threads of the parent.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        os._exit(asyncio.run(asyncio.wait_for(in_thread(int, 7), SOON_S)))
+
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_a_loop_closes_without_waiting_for_a_stuck_function(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process ends, too, and a thread that returns later has no effect."""
+    monkeypatch.setattr(threads, "POOL", threads.FunctionThreads())
+    monkeypatch.setattr(threads, "IDLE_S", 0.01)
     late: list[threading.Thread] = []
     began = threading.Event()
 

@@ -1,21 +1,26 @@
-"""Run the plain functions of authors in threads of their own."""
+"""Run the plain functions of authors in threads that only they use."""
 
 import asyncio
 import contextvars
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 THREADS_AT_ONCE = 64
 """Maximum number of plain functions that run at once in a process; others wait."""
+IDLE_S = 10.0
+"""How long a thread waits for its next function before it ends."""
 
 _threads: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
-    Run *function* in a thread of its own; return its result or raise its exception.
+    Run *function* in a thread that runs nothing else; return its result or raise its exception.
 
     It does not use the event loop's pool. A few functions that never return would block all other
     users of the pool. They would also keep the process from ending, which waits for the pool.
@@ -32,17 +37,121 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
             result = context.run(function, *args, **kwargs)
         except BaseException as raised:  # noqa: BLE001  # passed on to the awaiting caller
             error = raised
-        try:
+        with suppress(RuntimeError):  # the loop is closed, so nothing awaits the result
             loop.call_soon_threadsafe(_set_result, threads, answer, result, error)
-        except RuntimeError:
-            return  # the loop is closed, so nothing awaits the result
+        # The error's traceback refers to this frame.
+        error = None
 
     try:
-        threading.Thread(target=work, name="gatepost-tool", daemon=True).start()
+        POOL.submit(work)
     except RuntimeError:
         threads.release()
         raise
     return await answer
+
+
+class FunctionThreads:
+    """
+    Threads that take functions from one queue; one that finds none for `IDLE_S` ends.
+
+    Starting a thread for each function takes five times as much CPU. Waking a thread for each one
+    takes as much when many come at once: the threads wait for each other, because only one of them
+    can run Python. So only one woken thread at a time looks for a function. If it leaves functions
+    behind, it wakes the next thread, which takes them unless a thread is done before.
+    """
+
+    def __init__(self) -> None:
+        self._begin_empty()
+        # In a forked process, the threads of its parent do not run.
+        os.register_at_fork(after_in_child=self._begin_empty)
+
+    def _begin_empty(self) -> None:
+        self._lock = threading.Lock()
+        self._works: deque[Callable[[], None]] = deque()
+        self._idle: list[FunctionThread] = []
+        self._is_looking = False
+        """Whether a thread that runs nothing will look into the queue."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run *work* in a thread; RuntimeError if it needs a new one and none can be started."""
+        with self._lock:
+            self._works.append(work)
+            if self._is_looking:
+                return
+            self._is_looking = True
+        try:
+            self._wake()
+        except RuntimeError:
+            with self._lock:
+                self._is_looking = False
+                # Unless a thread that was running has taken it meanwhile.
+                if work in self._works:
+                    self._works.remove(work)
+                    raise
+
+    def take(self, thread: "FunctionThread") -> Callable[[], None] | None:
+        """Return the next function; None if there is none, and *thread* is idle now."""
+        with self._lock:
+            if thread.is_looking:
+                thread.is_looking = self._is_looking = False
+            if not self._works:
+                self._idle.append(thread)
+                return None
+            work = self._works.popleft()
+            if self._is_looking or not self._works:
+                return work
+            self._is_looking = True
+        try:
+            self._wake()
+        except RuntimeError:
+            # Running threads take what is left.
+            with self._lock:
+                self._is_looking = False
+        return work
+
+    def leave(self, thread: "FunctionThread") -> bool:
+        """Return whether an idle thread may end; False if it is woken at this moment."""
+        with self._lock:
+            if thread in self._idle:
+                self._idle.remove(thread)
+                return True
+        return False
+
+    def _wake(self) -> None:
+        """Let another thread look."""
+        with self._lock:
+            thread = self._idle.pop() if self._idle else None
+        if thread is None:
+            FunctionThread(self).start()
+        else:
+            thread.is_looking = True
+            thread.wake_up.release()
+
+
+class FunctionThread(threading.Thread):
+    """One of the threads."""
+
+    def __init__(self, pool: FunctionThreads) -> None:
+        super().__init__(name="gatepost-tool", daemon=True)
+        self._pool = pool
+        self.is_looking = True
+        self.wake_up = threading.Lock()
+        self.wake_up.acquire()
+
+    def run(self) -> None:
+        """Run functions until there are none."""
+        while True:
+            while work := self._pool.take(self):
+                work()
+                # Do not keep its arguments while waiting.
+                del work
+            if not self.wake_up.acquire(timeout=IDLE_S):
+                if self._pool.leave(self):
+                    return
+                self.wake_up.acquire()
+
+
+POOL = FunctionThreads()
 
 
 def _set_result(
