@@ -26,6 +26,7 @@ from bench import (
     redaction,
     replicas,
     report,
+    requests,
     rounds,
     sizes,
     soak,
@@ -92,6 +93,7 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--full", action="store_true", help="with --flat: the largest sizes too")
     parser.add_argument("--sizes", action="store_true", help="what documents of each size cost")
+    parser.add_argument("--requests", action="store_true", help="what other kinds of requests cost")
     parser.add_argument("--profile", action="store_true", help="where Gatepost's time goes")
     parser.add_argument(
         "--walk", action="store_true", help="how many files and functions one call goes through"
@@ -327,20 +329,12 @@ def flattened(options: argparse.Namespace) -> int:
 
 def sized(options: argparse.Namespace) -> int:
     """Send documents of growing sizes, print, save."""
-    number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 2
-    report_progress = lambda line: print(line, flush=True)  # noqa: E731
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
-        rows = sizes.run(
-            sizes.SizeSite(Path(folder_name), origin, Cores.choose()),
-            number,
-            seconds,
-            report_progress,
-        )
-    print(f"\n{sizes.render(rows)}\n")
-    path = result_path("-sizes.json")
-    sizes.save(rows, this_machine(), path)
-    print(f"Every figure: {shown_path(path)}")
-    return 0
+    return several(options, "sizes", sizes.run, sizes.render, seconds=2)
+
+
+def varied(options: argparse.Namespace) -> int:
+    """Send requests of each kind, print, save."""
+    return several(options, "requests", requests.run, requests.render, seconds=2)
 
 
 def redacted(options: argparse.Namespace) -> int:
@@ -362,6 +356,7 @@ MEASUREMENTS = {
     "interference": interfered,
     "flat": flattened,
     "sizes": sized,
+    "requests": varied,
 }
 """The measurements that have an option of their own and need a load."""
 

@@ -3,27 +3,26 @@
 import base64
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 
-from bench import contestants, gatepost, wrk
-from bench.gatepost import free_port
-from bench.issuer import BenchIssuer
-from bench.probe import NotAnswering, ask, first_answer, line_printed
-from bench.process import BenchProcess, Cores, usage
+from bench import wrk
+from bench.controls import CONTROLS, ControlledServer, ControlsSite
+from bench.probe import NotAnswering, ask
+from bench.replicas import Measurement
 from bench.report import number, table
-from bench.servers.settings import Settings
-from bench.tokens import Mint
-from bench.workload import PATH, WORKLOADS, BenchEndpoint, Workload
+from bench.workload import Workload
 
-START_S = 60
 KIB = 1024
 SIZES = (KIB, 16 * KIB, 64 * KIB, 1024 * KIB, 4096 * KIB)
 CONNECTIONS = 4
-MAX_BYTES = 40_000_000
-CONTROLS: Mapping[str, str] = {"off": gatepost.OFF, "on": gatepost.ON}
+MAX_BYTES = "40000000"
+SETTINGS = {
+    "GATEPOST_TOOLS__MAX_RESULT_BYTES": MAX_BYTES,
+    "GATEPOST_LIMITS__MAX_BODY_BYTES": MAX_BYTES,
+    "GATEPOST_LIMITS__MAX_BODY_VALUES": MAX_BYTES,
+}
 TOOLS = '''\
 """A tool that takes a document and gives it back."""
 
@@ -69,103 +68,10 @@ class SizeRow:
     on_us: float
 
 
-@dataclass(frozen=True)
-class SizedServer:
-    """A server that answers, as the load finds it."""
-
-    pid: int
-    endpoint: BenchEndpoint
-
-
-class SizeSite:
-    """The servers of a run; both Gateposts are one resource, so that they accept one token."""
-
-    def __init__(self, folder: Path, issuer: BenchIssuer, cores: Cores) -> None:
-        self.folder, self._issuer, self._cores = folder, issuer, cores
-        self._port = free_port()
-        self._resource = f"http://127.0.0.1:{self._port}{PATH}"
-        mint = Mint.create(issuer.url, self._resource)
-        issuer.key_set = mint.key_set
-        self.token = mint.token(0)
-        (folder / "token").write_text(f"{self.token}\n", encoding="ascii")
-        (folder / "documents.py").write_text(TOOLS, encoding="utf-8")
-
-    @contextmanager
-    def gate(self, controls: str) -> Iterator[SizedServer]:
-        """Run Gatepost with the controls off or on."""
-        folder = self.folder / controls
-        folder.mkdir()
-        settings = Settings(
-            self._port, self._issuer.url, self._issuer.jwks_uri, self._resource, 0, {}
-        )
-        config = gatepost.write_config(
-            settings,
-            folder,
-            further_files=[self.folder / "documents.py"],
-            controls=CONTROLS[controls],
-        )
-        launch = contestants.serve(config)
-        port = free_port()
-        env = {
-            "GATEPOST_LISTEN__PORT": str(port),
-            "GATEPOST_TOOLS__MAX_RESULT_BYTES": str(MAX_BYTES),
-            "GATEPOST_LIMITS__MAX_BODY_BYTES": str(MAX_BYTES),
-            "GATEPOST_LIMITS__MAX_BODY_VALUES": str(MAX_BYTES),
-        }
-        log = folder / "output.log"
-        process = BenchProcess.start(
-            launch.command, log=log, cores=self._cores, env={**launch.env, **env}
-        )
-        try:
-            line_printed(process, "Gatepost is ready at", limit_s=START_S)
-            yield SizedServer(process.pid, BenchEndpoint(port, PATH, f"127.0.0.1:{self._port}"))
-        finally:
-            process.stop()
-
-    @contextmanager
-    def floor(self, workload: Workload, answer_bytes: int) -> Iterator[SizedServer]:
-        """Run the bare server, which answers as many bytes as Gatepost does."""
-        folder = self.folder / f"floor-{workload.name}"
-        folder.mkdir()
-        sizes = dict.fromkeys(("call", "document", "progress", "list", "refusal"), answer_bytes)
-        port = free_port()
-        launch = contestants.module("floor")(
-            Settings(port, "", "", self._resource, 0, sizes), folder
-        )
-        process = BenchProcess.start(
-            launch.command, log=folder / "output.log", cores=self._cores, env=launch.env
-        )
-        endpoint = BenchEndpoint(port, "/call", f"127.0.0.1:{port}")
-        try:
-            first_answer(process, endpoint, WORKLOADS[0], self.token, limit_s=START_S)
-            yield SizedServer(process.pid, endpoint)
-        finally:
-            process.stop()
-
-    def cost(self, server: SizedServer, workload: Workload, seconds: int) -> float:
-        """Return the CPU microseconds of a call over an interval; raises NotAnswering."""
-        script = self.folder / "calls.lua"
-        script.write_text(
-            wrk.script(workload, server.endpoint, self.folder / "token"), encoding="utf-8"
-        )
-        before = usage(server.pid).cpu_s
-        account = wrk.load(
-            f"http://{server.endpoint.address}",
-            script,
-            seconds=seconds,
-            cores=self._cores,
-            connections=CONNECTIONS,
-        )
-        if account.failed or account.refused or not account.requests:
-            raise NotAnswering(f"{workload.name}: {account}")
-        return (usage(server.pid).cpu_s - before) / account.requests * 1e6
-
-
-def run(
-    site: SizeSite, rounds: int, seconds: int, report_progress: Callable[[str], object] = print
-) -> list[SizeRow]:
+def run(measurement: Measurement) -> list[SizeRow]:
     """Measure each document with the floor and both Gateposts in turn, several times."""
     rows: list[SizeRow] = []
+    site = ControlsSite(measurement.folder, measurement.issuer, TOOLS, SETTINGS)
     with ExitStack() as stack:
         gates = [stack.enter_context(site.gate(controls)) for controls in CONTROLS]
         for kind, make in KINDS.items():
@@ -177,14 +83,22 @@ def run(
                 answer = ask(gates[0].endpoint, workload, site.token)
                 if problem := workload.misread(answer.status, answer.body):
                     raise NotAnswering(f"{name}: {problem[:300]}")
-                with site.floor(workload, len(answer.body)) as floor:
+                with site.floor(name, len(answer.body)) as floor:
                     costs = [
-                        [site.cost(server, workload, seconds) for server in (floor, *gates)]
-                        for _ in range(rounds)
+                        [
+                            _cost(site, server, workload, measurement.seconds)
+                            for server in (floor, *gates)
+                        ]
+                        for _ in range(measurement.rounds)
                     ]
                 rows.append(SizeRow(kind, size, *map(min, zip(*costs, strict=True))))
-                report_progress(f"{size // KIB:,} KiB of {kind}: done")
+                measurement.report_progress(f"{size // KIB:,} KiB of {kind}: done")
     return rows
+
+
+def _cost(site: ControlsSite, server: ControlledServer, workload: Workload, seconds: int) -> float:
+    script = wrk.script(workload, server.endpoint, site.token_file)
+    return site.cost(server, script, seconds, connections=CONNECTIONS).cpu_us
 
 
 def render(rows: Sequence[SizeRow]) -> str:
@@ -197,10 +111,3 @@ def render(rows: Sequence[SizeRow]) -> str:
             cells += [number(us, 0), number(row.floor_us / us, 2), number(us / row.size * KIB, 1)]
         lines.append(cells)
     return table(head, lines)
-
-
-def save(rows: Sequence[SizeRow], machine: dict[str, object], path: Path) -> None:
-    """Write the rows as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine, "rows": [asdict(row) for row in rows]}
-    path.write_text(json.dumps(document, indent=1), encoding="utf-8")

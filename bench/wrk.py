@@ -49,10 +49,12 @@ function request()
   end
   return before .. tokens[turn] .. after
 end
+"""
 
+DONE = """\
 function done(summary, latency, _)
   local rounds = 0
-  for _, thread in ipairs(threads) do rounds = rounds + thread:get("reused") end
+  for _, thread in ipairs(threads) do rounds = rounds + (thread:get("reused") or 0) end
   local errors = summary.errors
   io.write(string.format(
     "bench requests=%d duration_us=%d bytes=%d p50_us=%d p99_us=%d " ..
@@ -62,6 +64,7 @@ function done(summary, latency, _)
     errors.connect + errors.read + errors.write + errors.timeout, rounds))
 end
 """
+"""What every script ends with, after a table `threads` of the threads."""
 
 ACCOUNT = re.compile(r"^bench ((?:\w+=\d+ ?)+)$", re.MULTILINE)
 
@@ -105,9 +108,14 @@ def script(workload: Workload, endpoint: BenchEndpoint, tokens: Path | None) -> 
     head = "\r\n".join(lines)
     body = f"\r\n\r\n{workload.body.decode()}"
     if tokens is None:
-        return SCRIPT.format(before=quoted(head), after=quoted(body), path='""')
-    before = f"{head}\r\nAuthorization: Bearer "
-    return SCRIPT.format(before=quoted(before), after=quoted(body), path=quoted(str(tokens)))
+        return cycling(head, body, None)
+    return cycling(f"{head}\r\nAuthorization: Bearer ", body, tokens)
+
+
+def cycling(before: str, after: str, path: Path | None) -> str:
+    """Return the script that sends the lines of a file in turn, with a text before and after."""
+    file = quoted("" if path is None else str(path))
+    return SCRIPT.format(before=quoted(before), after=quoted(after), path=file) + DONE
 
 
 def parse(output: str) -> Account:
@@ -127,10 +135,17 @@ def program() -> str:
 
 
 def load(
-    url: str, path: Path, *, seconds: int, cores: Cores, connections: int = CONNECTIONS
+    url: str,
+    path: Path,
+    *,
+    seconds: int,
+    cores: Cores,
+    connections: int = CONNECTIONS,
+    threads: int = 1,
 ) -> Account:
     """Run a script against a URL for a number of whole seconds, pinned to the load's core."""
-    command = [program(), "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(path), url]
+    sizes = [f"-t{threads}", f"-c{connections}", f"-d{seconds}s"]
+    command = [program(), *sizes, "-s", str(path), url]
     # The pipe is read by communicate(); wrk prints a dozen lines.
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     cores.pin_load(process.pid)
