@@ -291,9 +291,11 @@ def run(measurement: Measurement) -> list[RequestSample]:
         with site.floor(f"{len(samples)}", answer_bytes) as floor:
             for _ in range(measurement.rounds):
                 costs = [cost(server) for server in (floor, *gates)]
+                floor_us, off_us, on_us = (each.cpu_us for each in costs)
                 account = costs[-1].account
-                figures = (each.cpu_us for each in costs)
-                samples.append(RequestSample(title, *figures, account.rate, account.p99_us))
+                samples.append(
+                    RequestSample(title, floor_us, off_us, on_us, account.rate, account.p99_us)
+                )
         measurement.report_progress(f"{title}: done")
 
     with ExitStack() as stack:

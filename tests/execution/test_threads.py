@@ -135,7 +135,8 @@ async def test_a_thread_without_a_function_ends(monkeypatch: pytest.MonkeyPatch)
     async def call() -> threading.Thread:
         argument = Argument()
         arguments.add(argument)
-        return await in_thread(lambda _: threading.current_thread(), argument)
+        thread: threading.Thread = await in_thread(lambda _: threading.current_thread(), argument)
+        return thread
 
     thread = await call()
     await asyncio.to_thread(thread.join, SOON_S)
