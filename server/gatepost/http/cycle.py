@@ -21,6 +21,7 @@ FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding", b"connecti
 INTERNAL_SERVER_ERROR = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 )
+LAST_ANSWER = b"connection: close\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 OK = 200
@@ -80,8 +81,8 @@ class Cycle(RequestResponseCycle, OneStepSend):
 
     A body that arrived completely is put into the scope. An answer that is one body with a declared
     length is written at once, head and body together; uvicorn would match every field with two
-    patterns. The parts of a stream are written the same way. All other cases (HEAD, a connection
-    that ends, a client that reads slowly) take uvicorn's own path.
+    patterns. The parts of a stream are written the same way. All other cases (HEAD, the stream of a
+    connection that ends, a client that reads slowly) take uvicorn's own path.
     """
 
     scope: Any
@@ -169,7 +170,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
         connection, scope = self.connection, self.scope
         if (
             self.response_started
-            or not self.keep_alive
+            or (is_stream and not self.keep_alive)
             or self.disconnected
             or connection.flow.write_paused
             or status in UNFRAMED
@@ -181,6 +182,8 @@ class Cycle(RequestResponseCycle, OneStepSend):
             identity = f"x-request-id: {scope[REQUEST_ID]}\r\n".encode("ascii")
             if ANSWER_HEADERS in scope:
                 fields = (*fields, *scope[ANSWER_HEADERS])
+        if not self.keep_alive:
+            identity += LAST_ANSWER
         # The fields that the server adds to every answer change once a second.
         default = connection.server_state.default_headers
         cached = STREAM_HEAD if is_stream else OK_HEAD if status == OK else REFUSAL_HEAD
@@ -204,6 +207,8 @@ class Cycle(RequestResponseCycle, OneStepSend):
         self.response_complete = True
         if self.message_event is not NEVER_AWAITED:
             self.message_event.set()
+        if not self.keep_alive:
+            connection.flow.close()
         connection.on_response_complete()
         return True
 
