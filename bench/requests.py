@@ -15,14 +15,17 @@ from bench.replicas import Measurement
 from bench.report import number, table
 from bench.sizes import KIB, prose, rows
 from bench.workload import CONNECTIONS, META, PATH, REVISION, TEXT, BenchEndpoint
-from bench.wrk import DONE, cycling, quoted
+from bench.wrk import ACCOUNT_SCRIPT, cycling, quoted
 
 HANDSHAKE_REVISION = "2025-11-25"
 KEYS_A_SECOND = 10_000
 """More idempotency keys than a server can store in a second."""
 SESSIONS = 8
 """How many short sessions go on at once."""
-ACCEPTED = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+REQUEST_HEADERS = {
+    "Accept": "application/json, text/event-stream",
+    "Content-Type": "application/json",
+}
 ECHOED = {"name": "repeat", "arguments": {"text": TEXT}}
 
 TOOLS = '''\
@@ -84,7 +87,7 @@ class RawRequest:
     """A request without what depends on the server and the caller."""
 
     body: str = ""
-    headers: Mapping[str, str] = field(default_factory=lambda: ACCEPTED)
+    headers: Mapping[str, str] = field(default_factory=lambda: REQUEST_HEADERS)
     method: str = "POST"
     path: str = PATH
 
@@ -119,11 +122,11 @@ def call(tool: str, arguments: Mapping[str, Any], **headers: str) -> RawRequest:
     """Return a `tools/call` of the current revision."""
     routing = {"MCP-Protocol-Version": REVISION, "Mcp-Method": "tools/call", "Mcp-Name": tool}
     params = {"_meta": META, "name": tool, "arguments": arguments}
-    return RawRequest(message("tools/call", params), ACCEPTED | routing | headers)
+    return RawRequest(message("tools/call", params), REQUEST_HEADERS | routing | headers)
 
 
 HANDSHAKE_CALL = RawRequest(
-    message("tools/call", ECHOED), ACCEPTED | {"MCP-Protocol-Version": HANDSHAKE_REVISION}
+    message("tools/call", ECHOED), REQUEST_HEADERS | {"MCP-Protocol-Version": HANDSHAKE_REVISION}
 )
 TEXT_ARGUMENTS = {"text": TEXT}
 KINDS = (
@@ -243,7 +246,7 @@ class RequestSite(ControlsSite):
         They are not ended: a caller may end ten sessions a second.
         """
         fields = {"Host": server.endpoint.host, "Authorization": f"Bearer {self.token}"}
-        lines = [f"{name}: {value}\r\n" for name, value in {**ACCEPTED, **fields}.items()]
+        lines = [f"{name}: {value}\r\n" for name, value in {**REQUEST_HEADERS, **fields}.items()]
         bodies = [INITIALIZE, INITIALIZED, message("tools/list", {}), HANDSHAKE_CALL.body]
         script = SESSION_SCRIPT.format(
             head=quoted("".join(lines)),
@@ -251,19 +254,21 @@ class RequestSite(ControlsSite):
             revision=HANDSHAKE_REVISION,
             path=server.endpoint.path,
         )
-        return self.cost(server, script + DONE, seconds, connections=SESSIONS, threads=SESSIONS)
+        return self.cost(
+            server, script + ACCOUNT_SCRIPT, seconds, connections=SESSIONS, threads=SESSIONS
+        )
 
     def _session(self, server: ControlledServer, kind: RequestKind) -> dict[str, str]:
         """Begin a session if the requests are in one; return the header that names it."""
         # The floor has none.
         if not kind.in_session or server.endpoint.path != PATH:
             return {}
-        answer, body = self._exchange(server, RawRequest(INITIALIZE), ACCEPTED)
+        answer, body = self._exchange(server, RawRequest(INITIALIZE), REQUEST_HEADERS)
         session = answer.getheader("Mcp-Session-Id")
         if session is None:
             raise NotAnswering(f"no session: {answer.status} {body[:300]!r}")
         named = {"MCP-Protocol-Version": HANDSHAKE_REVISION, "Mcp-Session-Id": session}
-        self._exchange(server, RawRequest(INITIALIZED), ACCEPTED | named)
+        self._exchange(server, RawRequest(INITIALIZED), REQUEST_HEADERS | named)
         return {"Mcp-Session-Id": session}
 
     def _exchange(

@@ -51,7 +51,7 @@ function request()
 end
 """
 
-DONE = """\
+ACCOUNT_SCRIPT = """\
 function done(summary, latency, _)
   local rounds = 0
   for _, thread in ipairs(threads) do rounds = rounds + (thread:get("reused") or 0) end
@@ -115,7 +115,7 @@ def script(workload: Workload, endpoint: BenchEndpoint, tokens: Path | None) -> 
 def cycling(before: str, after: str, path: Path | None) -> str:
     """Return the script that sends the lines of a file in turn, with a text before and after."""
     file = quoted("" if path is None else str(path))
-    return SCRIPT.format(before=quoted(before), after=quoted(after), path=file) + DONE
+    return SCRIPT.format(before=quoted(before), after=quoted(after), path=file) + ACCOUNT_SCRIPT
 
 
 def parse(output: str) -> Account:
