@@ -82,9 +82,7 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--processes", action="store_true", help="what a call costs over PostgreSQL and Valkey"
     )
-    parser.add_argument(
-        "--workers", action="store_true", help="what two workers do on one machine, beside one"
-    )
+    parser.add_argument("--workers", action="store_true", help="what two workers do, beside one")
     parser.add_argument(
         "--interference", action="store_true", help="what a call costs beside heavy ones of others"
     )
