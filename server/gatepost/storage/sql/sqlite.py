@@ -11,12 +11,10 @@ from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from sqlalchemy import URL, event
-from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+from sqlalchemy.engine.interfaces import DBAPICursor
 
-from gatepost.permissions import close_to_others
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.storage.sql.database import STATEMENT_MS, Database, engine_of
+from gatepost.storage.sql.database import STATEMENT_MS
 
 SCHEME = "sqlite:///"
 COMPANION_FILES = ("-wal", "-shm")
@@ -31,8 +29,6 @@ LOCK = "-lock"
 ZEROS = bytes(65_536)
 WRITES = ("BEGIN", "INSERT", "UPDATE", "DELETE")
 """The beginnings of statements that wait for the lock file."""
-# Writers of one file take turns anyway. The second connection lets readers go ahead of them.
-CONNECTIONS = 2
 
 # The first pragma makes the others wait for a lock instead of failing at once.
 PRAGMAS: Mapping[str, int | str] = {
@@ -53,56 +49,11 @@ PRAGMAS: Mapping[str, int | str] = {
 }
 
 
-def database(url: str) -> Database:
-    """Open the file of a `sqlite:///` URL, readable by this user only; raises StoreRefused."""
-    path = path_of(url)
-    try:
-        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        # Created before SQLite creates it: the files beside it get its permissions, and it contains
-        # arguments.
-        _close(path, os.O_RDWR | os.O_CREAT)
-        for companion in (*(path + end for end in COMPANION_FILES), *wals(path).values()):
-            with suppress(FileNotFoundError):
-                _close(companion, os.O_RDWR)
-        _close(path + LOCK, os.O_RDWR | os.O_CREAT)
-        opened = os.stat(path)
-    except OSError as error:
-        file = error.filename or path
-        raise StoreRefused(f"the database {file} cannot be opened: {error.strerror}") from None
-    engine = engine_of(
-        URL.create("sqlite+aiosqlite", database=path),
-        connections=CONNECTIONS,
-        connect_args={"factory": QueuedConnection},
-    )
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def configure(connection: DBAPIConnection, _: object) -> None:
-        cursor = connection.cursor()
-        _set_pragmas(path, cursor)
-        cursor.close()
-
-    @event.listens_for(engine.sync_engine, "do_connect")
-    @event.listens_for(engine.sync_engine, "checkout")
-    def check(*_: object) -> None:
-        check_file(path, opened)
-
-    return Database(engine, interruptible=False, errors=(sqlite3.Error,))
-
-
-def _close(path: str, flags: int) -> None:
-    """Open the file, or make it, and close it to other users; OSError."""
-    handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    try:
-        close_to_others(handle, path)
-    finally:
-        os.close(handle)
-
-
 def connect(path: str) -> sqlite3.Connection:
     """Return a connection of the driver itself to a file that is there."""
     os.stat(path)  # SQLite would create the file
     connection = sqlite3.connect(path, isolation_level=None, factory=QueuedConnection)
-    _set_pragmas(path, connection.cursor())
+    set_pragmas(path, connection.cursor())
     return connection
 
 
@@ -146,7 +97,8 @@ def overwrite(file: int, end: int) -> None:
         os.pwrite(file, ZEROS[: end - offset], offset)
 
 
-def _set_pragmas(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
+def set_pragmas(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
+    """Configure a new connection; raises StoreRefused."""
     for name, value in PRAGMAS.items():
         _set(cursor, f"PRAGMA {name} = {value}")
         cursor.execute(f"PRAGMA {name}")
