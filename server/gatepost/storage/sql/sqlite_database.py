@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -123,12 +123,11 @@ class SqliteDatabase(Database):
     def _transaction(self) -> Iterator[Connection]:
         with self._engine.connect() as connection, ExitStack() as undo:
             undo.callback(connection.invalidate)  # closed, the connection rolls back
-            driver = _driver(connection)
             # A writer takes the lock at once: after a read in the same transaction, SQLite would
             # refuse it.
-            driver.execute("BEGIN IMMEDIATE")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
-            driver.execute("COMMIT")
+            connection.exec_driver_sql("COMMIT")
             undo.pop_all()
 
 
@@ -138,32 +137,30 @@ def _make(change: QueuedWork, connection: Connection) -> None:
         return
     with change, answering((sqlite3.Error,)):
         change.result = change.work(connection)
-    if not _driver(connection).in_transaction:
+    if not _in_transaction(connection):
         raise StoreUnavailable(str(change.error))
 
 
 def _savepoint(at: Callable[[Connection], T], connection: Connection) -> T:
     """Call *at*; if it raises an error, undo what it changed, within the transaction."""
-    driver = _driver(connection)
-    driver.execute("SAVEPOINT change")
+    connection.exec_driver_sql("SAVEPOINT change")
     with ExitStack() as undo:
-        undo.callback(_undo, driver)
+        undo.callback(_undo, connection)
         result = at(connection)
         undo.pop_all()
-    driver.execute("RELEASE change")
+    connection.exec_driver_sql("RELEASE change")
     return result
 
 
-def _undo(driver: sqlite3.Connection) -> None:
-    if driver.in_transaction:
-        driver.execute("ROLLBACK TO change")
-        driver.execute("RELEASE change")
+def _undo(connection: Connection) -> None:
+    if _in_transaction(connection):  # else SQLite has undone everything
+        connection.exec_driver_sql("ROLLBACK TO change")
+        connection.exec_driver_sql("RELEASE change")
 
 
-def _driver(connection: Connection) -> sqlite3.Connection:
-    """Return the connection of the driver itself."""
+def _in_transaction(connection: Connection) -> bool:
     driver: Any = connection.connection.dbapi_connection
-    return cast("sqlite3.Connection", driver)
+    return bool(driver.in_transaction)
 
 
 def database(url: str) -> SqliteDatabase:
