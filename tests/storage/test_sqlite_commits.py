@@ -170,13 +170,21 @@ async def test_no_change_is_acknowledged_that_a_full_disk_undid(
     assert await idempotency.finish(b"long", HOLDER, b"x", 9e9)
 
 
-async def test_a_failed_commit_fails_all_its_changes(records: SqlRecords, file: Path) -> None:
-    """The file is as before, and later changes succeed."""
+@pytest.mark.parametrize("end", ["ROLLBACK", "RELEASE change"], ids=["undone", "not undone"])
+async def test_a_failed_transaction_fails_all_its_changes(
+    records: SqlRecords, file: Path, end: str
+) -> None:
+    """
+    SQLite undoes everything after some errors, or cannot undo one change. Then the file is as
+    before, and later changes succeed.
+    """
     idempotency = records.for_tenant("acme").idempotency
 
     def fail(connection: Connection) -> None:
-        # As after an I/O error: SQLite has rolled back.
-        connection.exec_driver_sql("ROLLBACK")
+        row = {"tenant": "acme", "subject": "notes", "key": "half", "value": b"", "revision": 1}
+        connection.execute(ENTRIES.insert(), {**row, "updated_at": 0.0})
+        connection.exec_driver_sql(end)
+        raise LookupError("half done")
 
     holder = LockHolder(file)
     changes = await waiting(
@@ -187,7 +195,9 @@ async def test_a_failed_commit_fails_all_its_changes(records: SqlRecords, file: 
     holder.release()
     answers = await asyncio.gather(*changes, return_exceptions=True)
     assert [*map(type, answers[:2])] == [StoreUnavailable] * 2
+    assert "half done" not in str(answers[0])
     assert await idempotency.get(b"1") is None
+    assert await records.for_tenant("acme").entries("notes").all() == []
     assert await idempotency.begin(idempotency_record(key=b"1"), now=0.0) is None
 
 

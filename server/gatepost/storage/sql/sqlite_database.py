@@ -38,6 +38,7 @@ READERS = 2
 """Threads that read: a search that takes long keeps one of them."""
 MAX_CHANGES = 64
 """Maximum number of changes in one transaction."""
+ROLLED_BACK = "the database does not serve: a transaction was rolled back"
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +139,8 @@ def _make(change: QueuedWork, connection: Connection) -> None:
     with change, answering((sqlite3.Error,)):
         change.result = change.work(connection)
     if not _in_transaction(connection):
-        raise StoreUnavailable(str(change.error))
+        is_outage = isinstance(change.error, StoreUnavailable)
+        raise StoreUnavailable(str(change.error) if is_outage else ROLLED_BACK)
 
 
 def _savepoint(at: Callable[[Connection], T], connection: Connection) -> T:
@@ -153,9 +155,13 @@ def _savepoint(at: Callable[[Connection], T], connection: Connection) -> T:
 
 
 def _undo(connection: Connection) -> None:
-    if _in_transaction(connection):  # else SQLite has undone everything
+    if not _in_transaction(connection):
+        return  # SQLite has undone everything
+    with ExitStack() as undo:
+        undo.callback(connection.invalidate)  # what cannot be undone alone must not be committed
         connection.exec_driver_sql("ROLLBACK TO change")
         connection.exec_driver_sql("RELEASE change")
+        undo.pop_all()
 
 
 def _in_transaction(connection: Connection) -> bool:
