@@ -84,6 +84,20 @@ async def test_a_late_sqlite_statement_leaves_the_connection_usable(
     await records.aclose()
 
 
+async def test_a_sqlite_statement_that_takes_long_delays_no_other(tmp_path: Path) -> None:
+    """Others read and write meanwhile."""
+    records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), HeldStatement()
+    looking = asyncio.create_task(records.database.run_sync(hold))
+    await asyncio.to_thread(hold.began.wait, LONG_WAIT_S)
+    await records.ping()
+    assert await records.for_tenant("acme").idempotency.begin(idempotency_record(), now=0.0) is None
+    assert not looking.done()
+
+    hold.go.set()
+    assert await looking == 1
+    await records.aclose()
+
+
 async def test_a_close_does_not_wait_for_a_disk_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

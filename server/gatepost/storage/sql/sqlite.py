@@ -195,9 +195,7 @@ class QueuedConnection(sqlite3.Connection):
     # Each batch of audit records takes this path, so no cursor of ours is created for it.
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         """Execute a statement with a new cursor; one that writes waits for the lock."""
-        if sql.startswith(WRITES):
-            with suppress(OSError):
-                self.lock()
+        self.begin(sql)
         try:
             return super().execute(sql, parameters)
         finally:
@@ -233,6 +231,12 @@ class QueuedConnection(sqlite3.Connection):
         finally:
             self.end()
 
+    def begin(self, sql: str) -> None:
+        """Wait for the lock before a statement that writes, except within a transaction."""
+        if sql.startswith(WRITES) and not self.in_transaction:
+            with suppress(OSError):
+                self.lock()
+
     def end(self) -> None:
         """Give the lock back, except within a transaction."""
         if not self.in_transaction:
@@ -264,9 +268,7 @@ class QueuedCursor(sqlite3.Cursor):
 
     def execute(self, sql: str, parameters: Any = (), /) -> "QueuedCursor":
         """Execute a statement; one that writes waits for the lock."""
-        if sql.startswith(WRITES):
-            with suppress(OSError):
-                self.connection.lock()
+        self.connection.begin(sql)
         try:
             super().execute(sql, parameters)
         finally:
