@@ -134,14 +134,14 @@ class StorageQuota:
             }
         quotas = []
         if self.caller_bytes:
-            counted = self._known(tenant, owner)
+            counted = self._known_usage(tenant, owner)
             quotas.append(AppliedQuota("caller", self.caller_bytes, owner, counted))
         if self.tenant_bytes:
-            counted = self._known(tenant, None)
+            counted = self._known_usage(tenant, None)
             quotas.append(AppliedQuota("tenant", self.tenant_bytes, None, counted))
         return quotas
 
-    def _known(self, tenant: str, owner: bytes | None) -> KnownUsage:
+    def _known_usage(self, tenant: str, owner: bytes | None) -> KnownUsage:
         counted = self._counted.get((tenant, owner))
         if counted is None:
             counted = self._counted[tenant, owner] = KnownUsage()

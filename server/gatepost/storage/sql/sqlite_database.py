@@ -22,23 +22,24 @@ from gatepost.storage.sql.database import (
     Ts,
     answering,
     deadline_s,
+    error_summary,
 )
 from gatepost.storage.sql.sqlite import (
     COMPANION_FILES,
-    LOCK,
-    QueuedConnection,
+    QueuedWork,
+    WorkResult,
+    WorkThreads,
     check_file,
     path_of,
     set_pragmas,
     wals,
 )
-from gatepost.storage.sql.work_threads import QueuedWork, WorkThreads
+from gatepost.storage.sql.sqlite_connection import LOCK, QueuedConnection
 
 READERS = 2
 """Threads that read: a search that takes long keeps one of them."""
 MAX_CHANGES = 64
 """Maximum number of changes in one transaction."""
-ROLLED_BACK = "the database does not serve: a transaction was rolled back"
 
 log = logging.getLogger(__name__)
 
@@ -101,24 +102,22 @@ class SqliteDatabase(Database):
         with answering((sqlite3.Error,)), self._engine.connect() as connection:
             return at(connection)
 
-    def _commit(self, first: QueuedWork) -> None:
-        """Commit a change, and those that come until it is made."""
-        group, reason = [first], "an unexpected error"
-        try:
-            with answering((sqlite3.Error,)), self._transaction() as connection:
-                # The list grows while it is read.
-                for change in group:
-                    _make(change, connection)
-                    if len(group) < MAX_CHANGES and (waiting := self._changes.take()) is not None:
-                        group.append(waiting)
-            reason = ""
-        except StoreUnavailable as outage:
-            reason = str(outage)
-        finally:
-            if reason:
-                for change in group:
-                    change.error = StoreUnavailable(reason)
-            self._changes.hand_over(group)
+    def _commit(self, first: QueuedWork) -> list[QueuedWork]:
+        """Commit a change, and those that come until it is made; return them."""
+        group, commit = [first], WorkResult()
+        with commit, answering((sqlite3.Error,)), self._transaction() as connection:
+            # The list grows while it is read.
+            for change in group:
+                _make(change, connection)
+                if len(group) < MAX_CHANGES and (waiting := self._changes.take()) is not None:
+                    group.append(waiting)
+        if (error := commit.error) is not None:
+            # The text of another error may contain values of one caller.
+            is_outage = isinstance(error, StoreUnavailable)
+            reason = str(error) if is_outage else error_summary(error)
+            for change in group:
+                change.error = StoreUnavailable(reason)
+        return group
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -133,14 +132,13 @@ class SqliteDatabase(Database):
 
 
 def _make(change: QueuedWork, connection: Connection) -> None:
-    """Make a change in a transaction; raises StoreUnavailable if SQLite rolled that back."""
+    """Make a change in a transaction; raises an error if that was rolled back."""
     if change.is_late:
         return
     with change, answering((sqlite3.Error,)):
         change.result = change.work(connection)
     if not _in_transaction(connection):
-        is_outage = isinstance(change.error, StoreUnavailable)
-        raise StoreUnavailable(str(change.error) if is_outage else ROLLED_BACK)
+        raise change.error or LookupError("a change has ended its transaction")
 
 
 def _savepoint(at: Callable[[Connection], T], connection: Connection) -> T:
