@@ -14,6 +14,7 @@ from gatepost.storage.sql import database, postgresql, sqlite_database
 from gatepost.storage.sql.postgresql import PostgresDatabase
 from gatepost.storage.sql.records import migrate, opened
 from tests.conftest import idempotency_record
+from tests.support.measuring import eventually
 from tests.support.stores import Postgres
 
 LONG_WAIT_S = 20.0
@@ -34,6 +35,10 @@ class HeldStatement:
         self.began.set()
         self.go.wait(LONG_WAIT_S)
         return 1
+
+
+def database_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if "database" in thread.name}
 
 
 def loop_closes(work: Any) -> bool:
@@ -85,7 +90,8 @@ async def test_a_late_sqlite_statement_leaves_the_connection_usable(
 
 
 async def test_a_sqlite_statement_that_takes_long_delays_no_other(tmp_path: Path) -> None:
-    """Others read and write meanwhile."""
+    """Others read and write meanwhile, and the threads end with the database."""
+    before = database_threads()
     records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), HeldStatement()
     looking = asyncio.create_task(records.database.run_sync(hold))
     await asyncio.to_thread(hold.began.wait, LONG_WAIT_S)
@@ -96,6 +102,7 @@ async def test_a_sqlite_statement_that_takes_long_delays_no_other(tmp_path: Path
     hold.go.set()
     assert await looking == 1
     await records.aclose()
+    eventually(lambda: database_threads() <= before, within=LONG_WAIT_S)
 
 
 async def test_a_close_does_not_wait_for_a_disk_that_hangs(

@@ -227,7 +227,7 @@ class WorkThreads:
             self._start()
         loop = asyncio.get_running_loop()
         queued = QueuedWork(work=work, answer=loop.create_future())
-        timer = loop.call_later(within_s, _give_up, queued.answer)
+        timer = loop.call_later(within_s, _give_up, queued)
         self._unfinished += 1
         self._queue.put(queued)
         try:
@@ -257,8 +257,7 @@ class WorkThreads:
     def close(self) -> None:
         """End the threads after the work that they have."""
         self._closed = True
-        for _ in tuple(self._threads):
-            self.wake()
+        self.wake()
 
     def _finish(self, works: list[QueuedWork]) -> None:
         self._unfinished -= len(works)
@@ -310,10 +309,16 @@ class WorkThreads:
                     works[0].answer.get_loop().call_soon_threadsafe(self._finish, works)
             del works, queued  # the work may hold a batch
             if self._closed and self._queue.empty():
+                self.wake()  # so that the next thread ends, too
                 return
             timeout = None if self._look is None else self._look()
 
 
-def _give_up(answer: "asyncio.Future[Any]") -> None:
-    if not answer.done():
-        answer.set_exception(StoreUnavailable(TIMED_OUT))
+def _give_up(queued: QueuedWork) -> None:
+    queued.work = _nothing  # while a disk hangs, what was to be written must not fill the memory
+    if not queued.answer.done():
+        queued.answer.set_exception(StoreUnavailable(TIMED_OUT))
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing, in place of work whose caller was told that it failed."""

@@ -1,5 +1,6 @@
 """A SQLite file as a database: changes that come together are written with one commit."""
 
+import asyncio
 import logging
 import os
 import sqlite3
@@ -81,16 +82,17 @@ class SqliteDatabase(Database):
 
     async def aclose(self) -> None:
         """Implement `Database`."""
-        for threads in (self._changes, self._reads):
-            if not await threads.drained(within_s=OVER_S):
-                # A thread runs a statement that cannot be stopped. The process ends without waiting
-                # for it.
-                log.warning("database_not_closed", extra={"reason": TIMED_OUT})
-                return
+        both = self._changes, self._reads
+        drained = await asyncio.gather(*(threads.drained(within_s=OVER_S) for threads in both))
+        if not all(drained):
+            # A thread runs a statement that cannot be stopped. The process ends without waiting for
+            # it.
+            log.warning("database_not_closed", extra={"reason": TIMED_OUT})
+            return
         with suppress(StoreUnavailable):
             # In the thread, because closing the last connection writes SQLite's log into the file.
             await self._reads.run(self._engine.dispose, within_s=OVER_S)
-        for threads in (self._changes, self._reads):
+        for threads in both:
             threads.close()
 
     async def _change(self, at: Callable[[Connection], T]) -> T:
