@@ -26,8 +26,7 @@ FRAME = re.compile(r"(?P<name>.+) \((?P<file>[^():]+)(?::\d+)?\)$")
 WAITING = re.compile(
     r"(?:concurrent/futures/thread.py _worker|threading.py (?:Condition\.)?wait"
     r"|admission_queue.py get"
-    r"|aiosqlite/core.py _connection_worker_thread"
-    r"|sqlite_audit_writer.py WorkThread._work)$"
+    r"|sqlite.py WorkThreads._work)$"
 )
 """Threads with nothing to do, which py-spy takes for busy ones in some containers."""
 LIBRARY = re.compile(r".*/site-packages/")

@@ -18,8 +18,8 @@ IMPORT_NAMES = {
     "ahocorasick-rs": "ahocorasick_rs",
     "prometheus-client": "prometheus_client",
 }
-# Chosen by uvicorn or SQLAlchemy through their settings, or imported under a condition.
-BY_NAME = {"uvloop", "httptools", "aiosqlite"}
+# Chosen by uvicorn through its settings, or imported under a condition.
+BY_NAME = {"uvloop", "httptools"}
 
 
 def declared() -> list[Requirement]:

@@ -17,6 +17,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from gatepost.storage.leases import NUMBER_LEASE_S, NumberLease
+from gatepost.storage.sql.postgresql import PostgresDatabase
 from gatepost.storage.sql.records import SqlRecords
 from tests.audit.conftest import ISSUER, AuditLog, audit_log, tamper, verified_by_hand
 from tests.support import tools as process_tools
@@ -303,10 +304,12 @@ async def test_a_batch_is_durable_although_the_session_has_synchronous_commit_of
     async with audit_log(migrated_postgres) as log:
         await log.note(1)
         assert isinstance(log.records, SqlRecords)
-        async with log.records.database.engine.connect() as connection:
+        database = log.records.database
+        assert isinstance(database, PostgresDatabase)
+        async with database.engine.connect() as connection:
             await connection.exec_driver_sql("SET synchronous_commit = off")
         await log.note(1)
-        async with log.records.database.engine.connect() as connection:
+        async with database.engine.connect() as connection:
             (after,) = (await connection.exec_driver_sql("SHOW synchronous_commit")).one()
             setting = (await connection.exec_driver_sql("SELECT setting FROM noted")).all()
 

@@ -84,7 +84,7 @@ dashboard = {{ client_id = "dashboard", client_secret = "file:secret" }}
 roles = {{ approver = {{ claim = "roles", value = "approver" }} }}
 """
 BY_SETTING = {
-    "storage.database": {"sqlalchemy", "aiosqlite", "gatepost.storage.sql.records"},
+    "storage.database": {"sqlalchemy", "gatepost.storage.sql.records"},
     "listen.metrics": {"prometheus_client", "gatepost.telemetry.exposition"},
     "telemetry.otlp_endpoint": {"opentelemetry", "gatepost.telemetry.otlp"},
     "issuers.dashboard": {"jinja2", "authlib", "gatepost.dashboard.routes"},
@@ -134,8 +134,8 @@ def test_a_misspelt_attribute_of_the_package_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("url", "needless"),
     [
-        ("memory:", {"alembic", "aiosqlite", "asyncpg", "sqlalchemy"}),
-        ("sqlite:///new.db", {"alembic", "asyncpg", "sqlalchemy.orm"}),
+        ("memory:", {"alembic", "asyncpg", "sqlalchemy"}),
+        ("sqlite:///new.db", {"alembic", "asyncpg", "sqlalchemy.orm", "sqlalchemy.ext.asyncio"}),
     ],
 )
 def test_a_database_brings_its_own_driver_alone(
@@ -152,7 +152,7 @@ from sqlalchemy import text
 from sqlalchemy.ext import asyncio as package
 
 async def asked():
-    engine = package.create_async_engine("sqlite+aiosqlite:///:memory:")
+    engine = package.create_async_engine("{url}")
     async with package.AsyncSession(engine) as session:
         print(await session.scalar(text("SELECT 'of a session'")))
     await engine.dispose()
@@ -163,9 +163,12 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-def test_a_tool_may_use_the_orm_that_the_stores_do_not(tmp_path: Path) -> None:
+def test_a_tool_may_use_the_orm_that_the_stores_do_not(
+    tmp_path: Path, emptied_postgres: str
+) -> None:
     """It imports SQLAlchemy's whole package next to the engine that is already loaded."""
-    imported, printed = modules(ORM, tmp_path)
+    url = emptied_postgres.replace("postgresql:", "postgresql+asyncpg:")
+    imported, printed = modules(ORM.format(url=url), tmp_path)
 
     assert printed == "of a session"
     assert "sqlalchemy.orm" in imported

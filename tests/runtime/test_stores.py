@@ -342,7 +342,7 @@ async def main():
         build_app(config, services)
 list(problems(config, load(config.tools, config.packs, config.network)))
 asyncio.run(main())
-print(*[name for name in ("sqlalchemy", "alembic", "aiosqlite", "asyncpg", "redis", "yaml")
+print(*[name for name in ("sqlalchemy", "alembic", "asyncpg", "redis", "yaml")
         if name in sys.modules])
 """
 

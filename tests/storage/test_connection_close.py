@@ -10,9 +10,11 @@ import pytest
 from sqlalchemy import Connection
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import database
+from gatepost.storage.sql import database, postgresql, sqlite_database
+from gatepost.storage.sql.postgresql import PostgresDatabase
 from gatepost.storage.sql.records import migrate, opened
 from tests.conftest import idempotency_record
+from tests.support.measuring import eventually
 from tests.support.stores import Postgres
 
 LONG_WAIT_S = 20.0
@@ -35,6 +37,10 @@ class HeldStatement:
         return 1
 
 
+def database_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if "database" in thread.name}
+
+
 def loop_closes(work: Any) -> bool:
     """Return whether a loop that runs *work* closes; its thread may be left behind."""
     thread = threading.Thread(target=lambda: asyncio.run(work), daemon=True)
@@ -48,8 +54,8 @@ def test_an_event_loop_ends_although_its_statements_were_cancelled(
     tmp_path: Path, times: int
 ) -> None:
     """
-    Callers may be cancelled any number of times while a thread is in SQLite. A cancelled close of
-    aiosqlite would wait for a thread that has ended, and the process would hang.
+    Callers may be cancelled any number of times while a thread is in SQLite. A close that waited
+    for a thread without end would hang the process.
     """
     hold = HeldStatement()
 
@@ -79,9 +85,24 @@ async def test_a_late_sqlite_statement_leaves_the_connection_usable(
     hold.go.set()
     monkeypatch.setattr(database, "ANSWER_S", LONG_WAIT_S)
     assert await records.for_tenant("acme").idempotency.begin(idempotency_record(), now=0.0) is None
+    assert await asyncio.gather(*(records.ping() for _ in range(20))) == [None] * 20
     await records.aclose()
 
-    assert records.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+async def test_a_sqlite_statement_that_takes_long_delays_no_other(tmp_path: Path) -> None:
+    """Others read and write meanwhile, and the threads end with the database."""
+    before = database_threads()
+    records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), HeldStatement()
+    looking = asyncio.create_task(records.database.run_sync(hold))
+    await asyncio.to_thread(hold.began.wait, LONG_WAIT_S)
+    await records.ping()
+    assert await records.for_tenant("acme").idempotency.begin(idempotency_record(), now=0.0) is None
+    assert not looking.done()
+
+    hold.go.set()
+    assert await looking == 1
+    await records.aclose()
+    eventually(lambda: database_threads() <= before, within=LONG_WAIT_S)
 
 
 async def test_a_close_does_not_wait_for_a_disk_that_hangs(
@@ -90,7 +111,7 @@ async def test_a_close_does_not_wait_for_a_disk_that_hangs(
     """The close is logged and given up, because the process has to end."""
     records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), HeldStatement()
     monkeypatch.setattr(database, "ANSWER_S", 0.1)
-    monkeypatch.setattr(database, "OVER_S", 0.1)
+    monkeypatch.setattr(sqlite_database, "OVER_S", 0.1)
     with pytest.raises(StoreUnavailable):
         await records.database.run_sync(hold)
 
@@ -98,7 +119,7 @@ async def test_a_close_does_not_wait_for_a_disk_that_hangs(
         await records.aclose()
     assert not hold.go.is_set()
     hold.go.set()
-    monkeypatch.setattr(database, "OVER_S", LONG_WAIT_S)
+    monkeypatch.setattr(sqlite_database, "OVER_S", LONG_WAIT_S)
     await records.aclose()
 
 
@@ -111,7 +132,7 @@ async def test_a_close_does_not_wait_for_a_server_that_hangs(
         records = await opened(url)
         await asyncio.gather(*(records.ping() for _ in range(30)))
         monkeypatch.setattr(database, "ANSWER_S", 0.1)
-        monkeypatch.setattr(database, "CLOSE_S", 0.5)
+        monkeypatch.setattr(postgresql, "CLOSE_S", 0.5)
         own_postgres.signal(signal.SIGSTOP)
         try:
             async with asyncio.timeout(LONG_WAIT_S):
@@ -121,4 +142,5 @@ async def test_a_close_does_not_wait_for_a_server_that_hangs(
         finally:
             own_postgres.signal(signal.SIGCONT)
 
+    assert isinstance(records.database, PostgresDatabase)
     assert records.database.engine.pool.checkedin() == 0  # type: ignore[attr-defined]

@@ -65,8 +65,7 @@ async def test_the_migrated_schema_is_the_one_in_the_source(empty_url: str) -> N
     """Alembic finds no difference in tables, columns, types, keys and indexes."""
     await migrate(empty_url)
     database = database_of(empty_url)
-    async with database.engine.connect() as connection:
-        differences_found = await connection.run_sync(differences)
+    differences_found = await database.run_sync(differences)
     await database.aclose()
 
     assert differences_found == []

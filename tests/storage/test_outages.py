@@ -17,6 +17,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, WakeUps
 from gatepost.storage.sql import database
+from gatepost.storage.sql.postgresql import PostgresDatabase
 from gatepost.storage.sql.records import SqlRecords, migrate
 from gatepost.storage.valkey import channels
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
@@ -310,6 +311,7 @@ async def test_a_database_that_hung_is_used_again(
             own_postgres.signal(signal.SIGCONT)
         monkeypatch.setattr(database, "ANSWER_S", 20.0)
         again = await asyncio.gather(*(idempotency.get(b"%d" % n) for n in range(30)))
+        assert isinstance(records.database, PostgresDatabase)
         pool = records.database.engine.pool
         await records.aclose()
 

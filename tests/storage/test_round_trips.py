@@ -16,6 +16,7 @@ from gatepost.audit.record_builder import new_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.rate_limits import ConcurrencyLimit, Spending
+from gatepost.storage.sql.postgresql import PostgresDatabase
 from gatepost.storage.sql.records import SqlRecords
 from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
@@ -122,8 +123,10 @@ def server(
 def counted_statements(server: Server) -> Iterator[list[SentStatement]]:
     """Yield the statements of a server during a block, except for the batches of records."""
     assert isinstance(server.services.records, SqlRecords)
+    database = server.services.records.database
+    assert isinstance(database, PostgresDatabase)
     statements: list[SentStatement] = []
-    engine = server.services.records.database.engine.sync_engine
+    engine = database.engine.sync_engine
 
     def note(_: object, __: object, statement: str, parameters: Any, *more: Any) -> None:
         statements.append((statement, tuple(parameters)))

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql import database, sqlite
-from gatepost.storage.sql.records import SqlRecords, opened
+from gatepost.storage.sql.records import SqlRecords, database_of, opened
 from tests.conftest import idempotency_record, task
 from tests.support.processes import Process, python_environment
 
@@ -136,7 +136,8 @@ async def test_writes_to_a_removed_file_are_refused(tmp_path: Path, again: bool)
     path, aside = tmp_path / "records.db", tmp_path / "aside.db"
     records = await opened(f"sqlite:///{path}")
     if again:
-        await records.database.engine.dispose()
+        await records.aclose()
+        records = SqlRecords(database_of(f"sqlite:///{path}"))
     path.rename(aside)
 
     for replaced in (False, True):
@@ -187,7 +188,6 @@ async def test_a_full_disk_is_reported_and_survived(tmp_path: Path) -> None:
     records = await opened(f"sqlite:///{tmp_path}/records.db")
     idempotency, full = records.for_tenant("acme").idempotency, b"x" * 4_000_000
     assert await idempotency.begin(idempotency_record(key=b"1"), now=0.0) is None
-    await records.database.engine.dispose()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))

@@ -17,8 +17,9 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import opened
-from gatepost.storage.sql.sqlite import QueuedConnection, connect
+from gatepost.storage.sql.sqlite import connect
 from gatepost.storage.sql.sqlite_audit_wal import has_more
+from gatepost.storage.sql.sqlite_connection import QueuedConnection
 from tests.storage.test_audit import linked, new_record
 from tests.storage.test_sqlite_wal import LONG_WAIT_S, FileProcess, path
 from tests.support.measuring import capture_logs

@@ -25,7 +25,7 @@ from gatepost.cli.main import COMMANDS
 START_WITHIN_S = 30
 LATE_MODULES = ["gatepost.storage.sql.postgresql_audit_writer", "gatepost.rest.management.routes"]
 LATE_MODULES += ["sqlalchemy.dialects.postgresql.asyncpg", "gatepost.storage.valkey.shared_store"]
-LATE_MODULES += ["gatepost.telemetry.exposition", "gatepost.storage.sql.records", "aiosqlite"]
+LATE_MODULES += ["gatepost.telemetry.exposition", "gatepost.storage.sql.records"]
 LATE_MODULES += ["gatepost_packs.scripts.tools", "gatepost_packs.vault.tools"]
 LATE_MODULES += ["gatepost.dashboard.routes", "gatepost.check.upstreams", "gatepost.check.agents"]
 LATE_MODULES += ["gatepost_packs.memory", "uvicorn.lifespan.off", "gatepost_packs.demo"]

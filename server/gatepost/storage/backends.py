@@ -24,7 +24,7 @@ class Backend(NamedTuple):
 # Loaded by name, so that a server that keeps nothing imports no database.
 SQL = "gatepost.storage.sql.records"
 DATABASES = {
-    "sqlite": Backend(SQL, "aiosqlite"),
+    "sqlite": Backend(SQL, "sqlalchemy"),
     "postgresql": Backend(SQL, "asyncpg", "postgres"),
 }
 SHARED_STORES = {

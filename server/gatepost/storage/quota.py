@@ -106,7 +106,8 @@ class StorageQuota:
         """Reserve *size* bytes that the block writes; raises QuotaExceeded."""
         quotas = self._quotas(tenant, owner)
         for quota in quotas:
-            await self._refresh_if_due(quota, tenant, size)
+            if self._is_due(quota, size):
+                await self._refresh(quota, tenant, size)
         # Await nothing from here on; otherwise two calls could be given the same free bytes.
         for quota in quotas:
             if quota.counted.total + size > quota.max_total:
@@ -133,17 +134,21 @@ class StorageQuota:
             }
         quotas = []
         if self.caller_bytes:
-            counted = self._counted.setdefault((tenant, owner), KnownUsage())
+            counted = self._known_usage(tenant, owner)
             quotas.append(AppliedQuota("caller", self.caller_bytes, owner, counted))
         if self.tenant_bytes:
-            counted = self._counted.setdefault((tenant, None), KnownUsage())
+            counted = self._known_usage(tenant, None)
             quotas.append(AppliedQuota("tenant", self.tenant_bytes, None, counted))
         return quotas
 
-    async def _refresh_if_due(self, quota: "AppliedQuota", tenant: str, size: int) -> None:
-        """Ask the store if that is due; of several that want to, one asks for all."""
-        if not self._is_due(quota, size):
-            return
+    def _known_usage(self, tenant: str, owner: bytes | None) -> KnownUsage:
+        counted = self._counted.get((tenant, owner))
+        if counted is None:
+            counted = self._counted[tenant, owner] = KnownUsage()
+        return counted
+
+    async def _refresh(self, quota: "AppliedQuota", tenant: str, size: int) -> None:
+        """Ask the store; of several that want to, one asks for all."""
         async with quota.counted.lock:
             if self._is_due(quota, size):
                 await quota.counted.refresh(self.records, tenant, quota.owner, self._clock())

@@ -89,7 +89,9 @@ class IdempotentExecution:
         loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[CallOutcome] = loop.create_future()
         count_until(self._outcome)
-        self._stopped: asyncio.Future[None] = loop.create_future()
+        self._is_stopped = False
+        self._doing: asyncio.Task[Outcome] | None = None
+        """The running call, once this process holds the record."""
         self._wake_ups = WakeUps(partial(shared_store.follow, self._topic))
         self._callers = 0
         self.leads = False
@@ -126,9 +128,11 @@ class IdempotentExecution:
 
     def stop(self) -> None:
         """Stop the tool, or the waiting, because no caller needs the outcome."""
-        if not self._stopped.done():
-            self._stopped.set_result(None)
+        if not self._is_stopped:
+            self._is_stopped = True
             self._wake_ups.wake()
+            if self._doing is not None:
+                self._doing.cancel()
 
     async def _go(self) -> None:
         stored = await self._begin(self._new_record())
@@ -194,7 +198,7 @@ class IdempotentExecution:
                     if await self._store.take_over(self._new_record(), expected=current):
                         return True
                     continue
-                if self._stopped.done():
+                if self._is_stopped:
                     return False
                 await self._wake_ups.wait(POLL_S)
         # Released, because nothing was done. Each waiting caller tries again.
@@ -218,10 +222,10 @@ class IdempotentExecution:
 
     async def _lead(self) -> None:
         self.leads = True
-        if self._stopped.done():
+        if self._is_stopped:
             await self._give_up(NOT_RUN)
             return
-        doing = asyncio.create_task(self._run_stages())
+        doing = self._doing = asyncio.create_task(self._run_stages())
         running = (doing, self._work.redacted)
         RUNNING_CALLS[running] = None
         doing.add_done_callback(partial(RUNNING_CALLS.pop, running))
@@ -230,7 +234,7 @@ class IdempotentExecution:
         finally:
             doing.cancel()  # no tool may run on without its outcome being stored
         ending, replayable = judged(
-            self._work, doing, invoked=self._invoked, stopped=self._stopped.done()
+            self._work, doing, invoked=self._invoked, stopped=self._is_stopped
         )
         if replayable is None:
             await self._give_up(ending)
@@ -238,14 +242,10 @@ class IdempotentExecution:
             await self._finish(ending, replayable)
 
     async def _await_end(self, doing: "asyncio.Task[Outcome]") -> None:
-        """Renew the lease while the call runs; cancel it once `stop` is called."""
-        waited: set[asyncio.Future[Any]] = {doing, self._stopped}
+        """Renew the lease while the call runs."""
         while not doing.done():
-            await asyncio.wait(waited, timeout=RENEW_S, return_when=asyncio.FIRST_COMPLETED)
-            if self._stopped.done() and self._stopped in waited:
-                waited = {doing}
-                doing.cancel()
-            elif not doing.done():
+            await asyncio.wait({doing}, timeout=RENEW_S)
+            if not doing.done():
                 await self._renew()
 
     async def _run_stages(self) -> Outcome:

@@ -3,10 +3,12 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Select,
     and_,
     bindparam,
@@ -209,35 +211,36 @@ class SqlTenantAuditLog:
     ) -> bool:
         """Implement `TenantAuditLog`."""
         await self._link_pending()
-        return await self._database.run_in_task(self._prune(through, new_records, link))
+        prune = partial(self._prune, through, new_records, link)
+        return await self._database.transaction(prune)
 
-    async def _prune(
+    def _prune(
         self,
         through: Mapping[int, int],
         new_records: Mapping[int, Sequence[NewAuditRecord]],
         link: Link,
+        connection: Connection,
     ) -> bool:
         tenant = self._tenant
-        async with self._database.transaction() as connection:
-            heads = await locked(connection, [(tenant, writer) for writer in sorted(new_records)])
-            signed = heads[tenant, CHECKPOINTS]
-            if signed is not None and signed.pruned >= through[CHECKPOINTS]:
-                return False
-            base = {"where_tenant": tenant, "through": through[CHECKPOINTS]}
-            conditions = _CHECKPOINTS.tenant == tenant, _CHECKPOINTS.number == through[CHECKPOINTS]
-            if (await connection.execute(select(*_SIGNED).where(*conditions))).first() is None:
-                raise LookupError(through[CHECKPOINTS])
-            for writer in through.keys() - {CHECKPOINTS}:
-                values = {**base, "where_writer": writer, "through": through[writer]}
-                outdated = intact(as_segments(await connection.execute(_CUT, values)))
-                await connection.execute(_PRUNE, values)
-                remaining = [
-                    part for segment in outdated for part in remainder(segment, through[writer])
-                ]
-                await put(connection, tenant, remaining)
-            await connection.execute(_FORGET, base)
-            batch = {(tenant, writer): new_records[writer] for writer in new_records}
-            await add(connection, batch, heads, link)
+        heads = locked(connection, [(tenant, writer) for writer in sorted(new_records)])
+        signed = heads[tenant, CHECKPOINTS]
+        if signed is not None and signed.pruned >= through[CHECKPOINTS]:
+            return False
+        base = {"where_tenant": tenant, "through": through[CHECKPOINTS]}
+        conditions = _CHECKPOINTS.tenant == tenant, _CHECKPOINTS.number == through[CHECKPOINTS]
+        if connection.execute(select(*_SIGNED).where(*conditions)).first() is None:
+            raise LookupError(through[CHECKPOINTS])
+        for writer in through.keys() - {CHECKPOINTS}:
+            values = {**base, "where_writer": writer, "through": through[writer]}
+            outdated = intact(as_segments(connection.execute(_CUT, values)))
+            connection.execute(_PRUNE, values)
+            remaining = [
+                part for segment in outdated for part in remainder(segment, through[writer])
+            ]
+            put(connection, tenant, remaining)
+        connection.execute(_FORGET, base)
+        batch = {(tenant, writer): new_records[writer] for writer in new_records}
+        add(connection, batch, heads, link)
         return True
 
     async def _page(self, statement: Select[Any], **where_values: int) -> list[Segment]:

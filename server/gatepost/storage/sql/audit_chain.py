@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Select, and_, bindparam, func, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, func, select, update
 
 from gatepost.storage.audit import AuditRow, Link, NewAuditRecord, Segment
 from gatepost.storage.audit_segments import erased, intact, rows_after
@@ -85,30 +86,34 @@ class SqlChain:
         self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
     ) -> None:
         """Implement `TenantChain`."""
-        await self._database.run_in_task(self._erase(numbers, new_records, link))
+        erase = partial(self._erase, numbers, new_records, link)
+        await self._database.transaction(erase)
 
-    async def _erase(
-        self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
+    def _erase(
+        self,
+        numbers: Sequence[int],
+        new_records: Sequence[NewAuditRecord],
+        link: Link,
+        connection: Connection,
     ) -> None:
         chain = self._tenant, self._writer
-        async with self._database.transaction() as connection:
-            heads = await locked(connection, [chain])
-            to_erase, after = frozenset(numbers), min(numbers, default=0) - 1
-            while after < max(to_erase, default=after):
-                where_values = {**self._where_chain, "after": after, "max_rows": PAGE_SIZE}
-                page = intact(as_segments(await connection.execute(_BEHIND, where_values)))
-                erased_segments = await asyncio.to_thread(_erase_in, page, to_erase)
-                changes = [
-                    {**self._where_chain, "where_first": segment.first, "left": segment.records}
-                    for segment, before in zip(erased_segments, page, strict=True)
-                    if segment is not before
-                ]
-                if changes:
-                    await connection.execute(_CHANGE, changes)
-                if len(page) < PAGE_SIZE:
-                    break
-                after = page[-1].last
-            await add(connection, {chain: new_records}, heads, link)
+        heads = locked(connection, [chain])
+        to_erase, after = frozenset(numbers), min(numbers, default=0) - 1
+        while after < max(to_erase, default=after):
+            where_values = {**self._where_chain, "after": after, "max_rows": PAGE_SIZE}
+            page = intact(as_segments(connection.execute(_BEHIND, where_values)))
+            erased_segments = self._database.compute(_erase_in, page, to_erase)
+            changes = [
+                {**self._where_chain, "where_first": segment.first, "left": segment.records}
+                for segment, before in zip(erased_segments, page, strict=True)
+                if segment is not before
+            ]
+            if changes:
+                connection.execute(_CHANGE, changes)
+            if len(page) < PAGE_SIZE:
+                break
+            after = page[-1].last
+        add(connection, {chain: new_records}, heads, link)
 
     async def _page(self, statement: Select[Any], **where_values: int) -> list[Segment]:
         return as_segments(

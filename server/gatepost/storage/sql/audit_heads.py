@@ -1,11 +1,11 @@
 """The heads of chains: lock them while records are erased, removed or signed, and move them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
-from sqlalchemy import Row, bindparam, func, insert, select, tuple_
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, tuple_
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
@@ -18,7 +18,6 @@ from gatepost.storage.audit import (
     Sign,
 )
 from gatepost.storage.audit_segments import end_of
-from gatepost.storage.sql.async_engine import AsyncConnection
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
@@ -125,29 +124,28 @@ def _typed(row: Iterable[Any], otherwise: Sequence[Any]) -> list[Any]:
 
 async def checked(database: Database, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
     """Add checkpoints of these tenants, all or none; *tenants* must be sorted."""
-    return await database.run_in_task(_checked(database, tenants, sign))
+    return await database.transaction(partial(_checked, tenants, sign))
 
 
-async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
-    async with database.transaction() as connection:
-        # Writers are not locked: a checkpoint covers the records that are there now.
-        await locked(connection, [(tenant, CHECKPOINTS) for tenant in tenants])
-        ends = select(*HEAD_COLUMNS).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
-        heads = by_tenant(await connection.execute(ends))
-        latest = await connection.execute(_LATEST, {"tenants": list(tenants)})
-        newest = {tenant: stored_checkpoint(signed) for tenant, *signed in latest}
-        new_checkpoints = {
-            tenant: signed
-            for tenant in heads
-            if (signed := sign(heads[tenant], newest.get(tenant))) is not None
-        }
-        if new_checkpoints:
-            values = [
-                {"tenant": tenant, **msgspec.structs.asdict(checkpoint)}
-                for tenant, (checkpoint, _) in new_checkpoints.items()
-            ]
-            await connection.execute(_sign(database.dialect), values)
-            await replace_heads(connection, [head for _, head in new_checkpoints.values()])
+def _checked(tenants: Sequence[str], sign: Sign, connection: Connection) -> dict[str, Checkpoint]:
+    # Writers are not locked: a checkpoint covers the records that are there now.
+    locked(connection, [(tenant, CHECKPOINTS) for tenant in tenants])
+    ends = select(*HEAD_COLUMNS).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
+    heads = by_tenant(connection.execute(ends))
+    latest = connection.execute(_LATEST, {"tenants": list(tenants)})
+    newest = {tenant: stored_checkpoint(signed) for tenant, *signed in latest}
+    new_checkpoints = {
+        tenant: signed
+        for tenant in heads
+        if (signed := sign(heads[tenant], newest.get(tenant))) is not None
+    }
+    if new_checkpoints:
+        values = [
+            {"tenant": tenant, **msgspec.structs.asdict(checkpoint)}
+            for tenant, (checkpoint, _) in new_checkpoints.items()
+        ]
+        connection.execute(_sign(connection.dialect.name), values)
+        replace_heads(connection, [head for _, head in new_checkpoints.values()])
     return {tenant: checkpoint for tenant, (checkpoint, _) in new_checkpoints.items()}
 
 
@@ -160,35 +158,31 @@ def by_tenant(rows: Iterable[Row[Any]]) -> dict[str, list[ChainHead]]:
     return heads_by_tenant
 
 
-async def locked(
-    connection: AsyncConnection, chains: Sequence[ChainKey]
-) -> dict[ChainKey, ChainHead | None]:
+def locked(connection: Connection, chains: Sequence[ChainKey]) -> dict[ChainKey, ChainHead | None]:
     """
     Return the heads of these chains, locked until the transaction ends.
 
     *chains* must be sorted, so that two processes cannot wait for each other.
     """
     heads: dict[ChainKey, ChainHead | None] = dict.fromkeys(chains)
-    heads |= await _ends(connection, chains)
+    heads |= _ends(connection, chains)
     missing = [chain for chain in chains if heads[chain] is None]
     if missing and connection.dialect.name == "postgresql":
         # A missing row cannot be locked, so the first transaction takes an advisory lock instead.
         for tenant, writer in missing:
-            await connection.execute(_LOCK_HEAD, {"where_tenant": tenant, "where_writer": writer})
-        heads |= await _ends(connection, missing)
+            connection.execute(_LOCK_HEAD, {"where_tenant": tenant, "where_writer": writer})
+        heads |= _ends(connection, missing)
     return heads
 
 
-async def _ends(
-    connection: AsyncConnection, chains: Sequence[ChainKey]
-) -> dict[ChainKey, ChainHead]:
+def _ends(connection: Connection, chains: Sequence[ChainKey]) -> dict[ChainKey, ChainHead]:
     query = select(*HEAD_COLUMNS).where(in_chains(chains)).order_by(*_KEY).with_for_update()
-    heads = map(stored_head, await connection.execute(query))
+    heads = map(stored_head, connection.execute(query))
     return {head.key: head for head in heads}
 
 
-async def recorded_end(
-    connection: AsyncConnection, chain: ChainKey, head: ChainHead | None
+def recorded_end(
+    connection: Connection, chain: ChainKey, head: ChainHead | None
 ) -> ChainHead | None:
     """
     Return the end of a chain that records are added after.
@@ -197,11 +191,11 @@ async def recorded_end(
     added after such a head would get the numbers of those that are there.
     """
     where_values: dict[str, Any] = {"where_tenant": chain[0], "where_writer": chain[1]}
-    result = await connection.execute(_NEWEST_RECORDS, {**where_values, "too_high": TOO_HIGH})
+    result = connection.execute(_NEWEST_RECORDS, {**where_values, "too_high": TOO_HIGH})
     newest = result.first()
     if newest is None or not is_beyond(newest, head):
         return head
-    result = await connection.execute(_SEGMENT, {**where_values, "where_first": newest.first})
+    result = connection.execute(_SEGMENT, {**where_values, "where_first": newest.first})
     values: Sequence[Any] = result.one()
     return end_of(chain, head, Segment(*values))
 
@@ -220,8 +214,8 @@ def in_chains(chains: Sequence[ChainKey]) -> Any:
     return tuple_(*_KEY, types=[column.type for column in _KEY]).in_(chains)
 
 
-async def add(
-    connection: AsyncConnection,
+def add(
+    connection: Connection,
     batch: RecordsByChain,
     heads: Mapping[ChainKey, ChainHead | None],
     link: Link,
@@ -230,23 +224,23 @@ async def add(
     after: list[ChainHead] = []
     for chain, new_records in batch.items():
         current_head = (
-            heads[chain] if not new_records else await recorded_end(connection, chain, heads[chain])
+            heads[chain] if not new_records else recorded_end(connection, chain, heads[chain])
         )
         segments, head = link(chain, current_head, new_records)
-        await put(connection, chain[0], segments)
+        put(connection, chain[0], segments)
         after.append(head)
     if after:
-        await replace_heads(connection, after)
+        replace_heads(connection, after)
 
 
-async def put(connection: AsyncConnection, tenant: str, segments: Sequence[Segment]) -> None:
+def put(connection: Connection, tenant: str, segments: Sequence[Segment]) -> None:
     """Add segments."""
     if segments:
         values = [{"tenant": tenant, **msgspec.structs.asdict(segment)} for segment in segments]
-        await connection.execute(insert(AUDIT_SEGMENTS), values)
+        connection.execute(insert(AUDIT_SEGMENTS), values)
 
 
-async def replace_heads(connection: AsyncConnection, heads: Sequence[ChainHead]) -> None:
+def replace_heads(connection: Connection, heads: Sequence[ChainHead]) -> None:
     """Replace the heads of these chains."""
     values = [msgspec.structs.asdict(head) for head in heads]
-    await connection.execute(_replace_statement(connection.dialect.name), values)
+    connection.execute(_replace_statement(connection.dialect.name), values)

@@ -1,7 +1,9 @@
 """Read the revision of a database, and migrate it."""
 
 import importlib
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 from sqlalchemy import (
@@ -28,11 +30,11 @@ MIGRATION_S = 3600.0
 """The deadline of all steps together, in seconds."""
 
 # If two processes migrate at once, one waits for the other and then finds nothing left to do.
-_BEGIN_LOCKED = {
-    "sqlite": ("BEGIN IMMEDIATE",),
+# SQLite has one writer anyway.
+_LOCK = {
+    "sqlite": (),
     # The lock's number is "gatepost" in ASCII; any number that no other program uses would do.
     "postgresql": (
-        "BEGIN",
         "SET LOCAL statement_timeout = 0",
         "SELECT pg_advisory_xact_lock(7449363229243306868)",
     ),
@@ -67,8 +69,11 @@ async def revision(database: Database) -> str | None:
 async def check(database: Database) -> None:
     """Raise StoreRefused unless the database is exactly at our revision."""
     current = await revision(database)
-    if current == REVISION:
-        return
+    if current != REVISION:
+        _refuse(current)
+
+
+def _refuse(current: str | None) -> NoReturn:
     steps = importlib.import_module(MIGRATIONS)
     if current is not None and not steps.has_revision(SCRIPTS, current):
         raise StoreRefused(
@@ -95,7 +100,7 @@ async def migrate(database: Database, scripts: Path = SCRIPTS) -> Move:
     """
     if (before := await revision(database)) == REVISION and scripts == SCRIPTS:
         return Move(before, REVISION)
-    return await database.run_in_task(_migrate(database, scripts), within_s=MIGRATION_S)
+    return await database.transaction(partial(_migrate, scripts), within_s=MIGRATION_S)
 
 
 async def make(database: Database) -> Move:
@@ -106,17 +111,18 @@ async def make(database: Database) -> Move:
     """
     if await revision(database) is not None:
         return await migrate(database)
-    created = await database.run_in_task(_make(database), within_s=MIGRATION_S)
+    created = await database.transaction(_create_tables, within_s=MIGRATION_S)
     # Another process was faster, perhaps with fewer steps.
     return Move(None, REVISION) if created else await migrate(database)
 
 
-async def _make(database: Database) -> bool:
-    async with database.transaction(*_BEGIN_LOCKED[database.dialect]) as connection:
-        return await connection.run_sync(_create_tables)
+def _lock(connection: Connection) -> None:
+    for statement in _LOCK[connection.dialect.name]:
+        connection.exec_driver_sql(statement)
 
 
 def _create_tables(connection: Connection) -> bool:
+    _lock(connection)
     if _revision(connection) is not None:
         return False
     # The tables that exist already belong to another program, so they must not be used.
@@ -126,15 +132,14 @@ def _create_tables(connection: Connection) -> bool:
     return True
 
 
-async def _migrate(database: Database, scripts: Path) -> Move:
+def _migrate(scripts: Path, connection: Connection) -> Move:
     steps = importlib.import_module(MIGRATIONS)
-    async with database.transaction(*_BEGIN_LOCKED[database.dialect]) as connection:
-        before = await connection.run_sync(_revision)
-        if before is not None and not steps.has_revision(scripts, before):
-            await check(database)
-        applied: list[str] = await connection.run_sync(steps.upgrade, scripts)
-        after = await connection.run_sync(_revision)
-    return Move(before, after or REVISION, tuple(applied))
+    _lock(connection)
+    before = _revision(connection)
+    if before is not None and not steps.has_revision(scripts, before):
+        _refuse(before)
+    applied: list[str] = steps.upgrade(connection, scripts)
+    return Move(before, _revision(connection) or REVISION, tuple(applied))
 
 
 def _revision(connection: Connection) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Integer, bindparam, func, null, select, update
+from sqlalchemy import Connection, Integer, bindparam, func, null, select, update
 
 from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT, Entry, EntryValue, fits
 from gatepost.storage.sql.database import Database
@@ -197,14 +197,13 @@ async def replace_entries(
         else:
             added.append({"tenant": tenant, "subject": subject, "key": key, **row})
 
-    async def replace() -> set[str]:
-        async with database.transaction() as connection:
-            if changed:
-                await connection.execute(_REPLACE, changed)
-            if added:
-                await connection.execute(_put(database.dialect, anew=True), added)
-            where_values = {"tenants": [*values], "where_subject": subject, "where_key": key}
-            rows = (await connection.execute(_VALUES, where_values)).all()
+    def replace(connection: Connection) -> set[str]:
+        if changed:
+            connection.execute(_REPLACE, changed)
+        if added:
+            connection.execute(_put(database.dialect, anew=True), added)
+        where_values = {"tenants": [*values], "where_subject": subject, "where_key": key}
+        rows = connection.execute(_VALUES, where_values).all()
         return {row.tenant for row in rows if row.value == values[row.tenant][0]}
 
-    return await database.run_in_task(replace()) if values else set()
+    return await database.transaction(replace) if values else set()

@@ -1,23 +1,43 @@
 """A PostgreSQL database; needs the `postgres` extra."""
 
+import asyncio
 import contextlib
 import secrets
 import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from itertools import count
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg  # type: ignore[import-untyped]  # the package has no types
-from sqlalchemy import URL, event
+from sqlalchemy import URL, Connection, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.util import await_only
 
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.storage.sql.database import ANSWER_S, STATEMENT_MS, Database, engine_of, error_summary
+from gatepost.storage.sql.async_engine import AsyncConnection, create_async_engine
+from gatepost.storage.sql.database import (
+    ANSWER_S,
+    ENGINE_OPTIONS,
+    OVER_S,
+    STATEMENT_MS,
+    TIMED_OUT,
+    Database,
+    T,
+    Ts,
+    answering,
+    deadline_s,
+    error_summary,
+)
 
 CONNECTIONS = 9
 """The connections of the pool, beside the one that audit records are written with."""
 RECYCLE_S = 1800
+GIVE_UP_S = 3.0
+"""How long the driver may take to cancel a late statement."""
+CLOSE_S = 3.0
+"""How long a close waits for connections, after the statements."""
 STATEMENTS = 100
 """The number of prepared statements that a connection keeps."""
 # An acknowledged write is on disk, whatever the role or the server has as its default.
@@ -36,17 +56,23 @@ class PostgresDatabase(Database):
     """
     A database behind a URL, as libpq reads it; it connects lazily.
 
+    A statement runs in a task of its own, which continues if the caller leaves. A cancelled
+    statement would cost its connection, and clients that come and go would make the server connect
+    again and again.
+
     With ``pool_mode=transaction`` in the URL, a connection leads to another session for each
     transaction. So it sets nothing for the session, and its statements have no names.
     """
+
+    dialect = "postgresql"
 
     def __init__(self, url: str) -> None:
         self._url, mode = _split(url)
         self.is_pooled = mode == "transaction"
         names, process = count(1), secrets.token_hex(6)
-        engine = engine_of(
+        self.engine = create_async_engine(
             URL.create("postgresql+asyncpg"),
-            connections=CONNECTIONS,
+            pool_size=CONNECTIONS,
             pool_recycle=RECYCLE_S,
             connect_args={
                 "async_creator_fn": self.connect,
@@ -57,10 +83,104 @@ class PostgresDatabase(Database):
                     "" if self.is_pooled else f"gatepost_{process}_{next(names)}"
                 ),
             },
+            **ENGINE_OPTIONS,
         )
-        errors = (asyncpg.PostgresError, asyncpg.InterfaceError)
-        super().__init__(engine, interruptible=True, errors=errors)
+        self.replaced_before = 0.0
+        """
+        A connection whose last statement began before this time (`time.monotonic`) is replaced
+        before it is used again, because its server may be gone.
+        """
+        self._running: set[asyncio.Task[Any]] = set()
         _watch(self)
+
+    async def run_sync(self, at: Callable[[Connection], T]) -> T:
+        """Implement `Database`."""
+        return await self.run_in_task(self._run_sync(at))
+
+    # In autocommit mode, a single statement is a transaction without a BEGIN and a COMMIT.
+    _change = run_sync
+
+    async def transaction(
+        self, at: Callable[[Connection], T], *, within_s: float | None = None
+    ) -> T:
+        """Implement `Database`."""
+        return await self.run_in_task(self._run_in_transaction(at), within_s=within_s)
+
+    def compute(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Implement `Database`."""
+        return await_only(asyncio.to_thread(function, *arguments))
+
+    async def run_in_task(
+        self, work: Coroutine[Any, Any, T], *, within_s: float | None = None
+    ) -> T:
+        """Run *work* in a task of its own and return its result, by default within `ANSWER_S`."""
+        within_s = deadline_s(within_s)
+        task = asyncio.create_task(self._bounded(work, within_s))
+        self._running.add(task)
+        task.add_done_callback(self._over)
+        # A driver may hang although it was told to stop: the caller waits no longer than this.
+        finished, _ = await asyncio.wait([task], timeout=within_s + GIVE_UP_S)
+        if not finished:
+            raise StoreUnavailable(TIMED_OUT)
+        if task.cancelled():
+            # The caller was not cancelled, so it must not be ended by this cancellation.
+            raise StoreUnavailable("the database does not serve: CancelledError")
+        return task.result()
+
+    @contextlib.asynccontextmanager
+    async def open_transaction(self) -> AsyncIterator[AsyncConnection]:
+        """
+        Run a block in a transaction on one connection.
+
+        If it fails, the connection is closed, and the database rolls back by itself. A ROLLBACK on
+        a lost connection fails or hangs. A connection that returned to the pool within a
+        transaction would take the next caller's statements into it.
+        """
+        async with self.engine.connect() as connection, contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(_discard, connection)
+            await connection.exec_driver_sql("BEGIN")
+            yield connection
+            await connection.exec_driver_sql("COMMIT")
+            undo.pop_all()
+
+    async def aclose(self) -> None:
+        """Implement `Database`."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=OVER_S)
+        timeout = CLOSE_S
+        while True:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self.engine.dispose()
+                    return
+            except TimeoutError:
+                # This drops one connection; the others are closed at once.
+                timeout = 0.0
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            # The caller may have left. Then no other code retrieves the exception.
+            task.exception()
+
+    async def _run_sync(self, at: Callable[[Connection], T]) -> T:
+        async with self.engine.connect() as connection:
+            return await connection.run_sync(at)
+
+    async def _run_in_transaction(self, at: Callable[[Connection], T]) -> T:
+        async with self.open_transaction() as connection:
+            return await connection.run_sync(at)
+
+    async def _bounded(self, work: Coroutine[Any, Any, T], within_s: float) -> T:
+        began = time.monotonic()
+        with answering((asyncpg.PostgresError, asyncpg.InterfaceError)):
+            try:
+                async with asyncio.timeout(within_s):
+                    return await work
+            except TimeoutError:
+                # If packets vanish, each pooled connection would cost a statement this wait.
+                self.replaced_before = max(self.replaced_before, began)
+                raise
 
     async def connect(self, **_: object) -> asyncpg.Connection:
         """Return a new connection of the driver; raises StoreUnavailable."""
@@ -83,6 +203,15 @@ class PostgresDatabase(Database):
         return connection
 
 
+async def _discard(connection: AsyncConnection) -> None:
+    """Close a connection without sending anything, because it may be lost."""
+    if connection.invalidated:
+        return
+    raw: Any = (await connection.get_raw_connection()).driver_connection
+    raw.terminate()
+    await connection.invalidate()
+
+
 def database(url: str) -> PostgresDatabase:
     """Return the database of a `postgresql://` URL; raises StoreRefused."""
     return PostgresDatabase(url)
@@ -101,7 +230,7 @@ def _split(url: str) -> tuple[str, str]:
     return parts._replace(query=urlencode(other_options)).geturl(), mode
 
 
-def _watch(database: Database) -> None:
+def _watch(database: PostgresDatabase) -> None:
     """Check connections before they are used, so that no statement meets a lost one."""
     engine = database.engine.sync_engine
 

@@ -11,12 +11,11 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]  # the package has no types
 import msgspec
 from msgspec.structs import astuple
-from sqlalchemy import Column, select
+from sqlalchemy import Column, Connection, select
 from sqlalchemy.exc import IntegrityError
 
 from gatepost.storage.audit import ChainHead, ChainKey, Link, RecordsByChain, Segment
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql.async_engine import AsyncConnection
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import (
     HEAD_COLUMNS,
@@ -113,6 +112,7 @@ class PostgresAuditStore(SqlAuditStore):
 
     def __init__(self, database: PostgresDatabase) -> None:
         super().__init__(database)
+        self._postgres = database
         self._writer = PostgresWriter(database)
         self._heads: dict[ChainKey, ChainHead | None] = {}
         """The heads that this process has written last."""
@@ -120,7 +120,7 @@ class PostgresAuditStore(SqlAuditStore):
     async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Implement `AuditStore`."""
         if any(batch.values()) and not await self._write_at_once(batch, link):
-            await self._database.run_in_task(self._write(batch, link))
+            await self._postgres.run_in_task(self._write(batch, link))
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -167,23 +167,16 @@ class PostgresAuditStore(SqlAuditStore):
         self, chains: Sequence[ChainKey]
     ) -> tuple[dict[ChainKey, ChainHead | None], dict[ChainKey, ChainHead | None]]:
         """Return the heads of chains, and the ends that records are added after."""
-        async with self._database.engine.connect() as connection:
-            read = await _read(connection, chains)
-            return read, await _recorded_ends(connection, read)
+        async with self._postgres.engine.connect() as connection:
+            return await connection.run_sync(_read, chains)
 
     async def _write_in_turn(self, batch: RecordsByChain, link: Link) -> dict[ChainKey, ChainHead]:
         """Write after the heads in the database, which wait for this meanwhile."""
         for _ in range(MAX_ATTEMPTS):
             # A head that is new may still be added by another process.
             with contextlib.suppress(IntegrityError):
-                async with self._database.transaction() as connection:
-                    heads = await locked(connection, sorted(batch))
-                    ends = await _recorded_ends(connection, heads)
-                    new_heads, segments = _linked(batch, ends, link)
-                    await connection.exec_driver_sql(
-                        _WRITE, _parameters(heads, new_heads, segments)
-                    )
-                    return new_heads
+                async with self._postgres.open_transaction() as connection:
+                    return await connection.run_sync(_write_after_heads, batch, link)
         raise StoreUnavailable("other processes write to the same chains of audit records")
 
 
@@ -280,29 +273,41 @@ class PostgresWriter:
                 self._statement = None
 
 
-async def _read(
-    connection: AsyncConnection, chains: Sequence[ChainKey]
-) -> dict[ChainKey, ChainHead | None]:
+def _read(
+    connection: Connection, chains: Sequence[ChainKey]
+) -> tuple[dict[ChainKey, ChainHead | None], dict[ChainKey, ChainHead | None]]:
+    """Return the heads of chains, and the ends that records are added after."""
     heads_of_chains: dict[ChainKey, ChainHead | None] = dict.fromkeys(chains)
-    rows = await connection.execute(select(*HEAD_COLUMNS).where(in_chains(chains)))
+    rows = connection.execute(select(*HEAD_COLUMNS).where(in_chains(chains)))
     heads = [ChainHead(**row._mapping) for row in rows]
-    return heads_of_chains | {head.key: head for head in heads}
+    heads_of_chains |= {head.key: head for head in heads}
+    return heads_of_chains, _recorded_ends(connection, heads_of_chains)
 
 
-async def _recorded_ends(
-    connection: AsyncConnection, heads: Mapping[ChainKey, ChainHead | None]
+def _write_after_heads(
+    connection: Connection, batch: RecordsByChain, link: Link
+) -> dict[ChainKey, ChainHead]:
+    """Lock the heads in the database, and write a batch after them."""
+    heads = locked(connection, sorted(batch))
+    new_heads, segments = _linked(batch, _recorded_ends(connection, heads), link)
+    connection.exec_driver_sql(_WRITE, _parameters(heads, new_heads, segments))
+    return new_heads
+
+
+def _recorded_ends(
+    connection: Connection, heads: Mapping[ChainKey, ChainHead | None]
 ) -> dict[ChainKey, ChainHead | None]:
     """Return the ends of the chains with these heads (`audit_heads.recorded_end`) together."""
     keys = list(heads)
     names, writers = [escaped(tenant) for tenant, _ in keys], [writer for _, writer in keys]
-    newest = await connection.exec_driver_sql(_NEWEST, (names, writers))
+    newest = connection.exec_driver_sql(_NEWEST, (names, writers))
     newest_by_chain = {keys[row[0] - 1]: row[1:] for row in newest}
     beyond = [
         chain for chain, numbers in newest_by_chain.items() if is_beyond(numbers, heads[chain])
     ]
     return {
         **heads,
-        **{chain: await recorded_end(connection, chain, heads[chain]) for chain in beyond},
+        **{chain: recorded_end(connection, chain, heads[chain]) for chain in beyond},
     }
 
 

@@ -24,7 +24,7 @@ from gatepost.storage.audit import Linker
 from gatepost.storage.entries import Entry, EntryValue
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.outbox import OutboxMessage
-from gatepost.storage.sql import database_schema, sqlite
+from gatepost.storage.sql import database_schema, sqlite, sqlite_database
 from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import Database
@@ -41,6 +41,7 @@ from gatepost.storage.sql.outbox import SqlOutbox, leased
 from gatepost.storage.sql.revocations import SqlRevocations
 from gatepost.storage.sql.sessions import SqlSessions
 from gatepost.storage.sql.sqlite_audit_writer import SqliteAuditStore
+from gatepost.storage.sql.sqlite_database import SqliteDatabase
 from gatepost.storage.sql.tables import IDEMPOTENCY_RECORDS, METADATA, TASKS
 from gatepost.storage.sql.tasks import SqlTasks, abandoned
 from gatepost.storage.sql.tenant_data import SqlTenantData
@@ -86,10 +87,8 @@ _OF_ALL, _OF_ONE = _sums(of_owner=False), _sums(of_owner=True)
 
 
 def _audit_store(database: Database, linker: Linker | None) -> SqlAuditStore:
-    if database.dialect == "sqlite":
-        path = database.engine.url.database
-        assert path is not None  # noqa: S101  # `sqlite.database` opens a file
-        return SqliteAuditStore(database, path, linker)
+    if isinstance(database, SqliteDatabase):
+        return SqliteAuditStore(database, database.path, linker)
     # Imported here, because a SQLite file does not need it.
     module = importlib.import_module("gatepost.storage.sql.postgresql_audit_writer")
     store: SqlAuditStore = module.PostgresAuditStore(database)
@@ -264,7 +263,7 @@ async def migrate(url: str) -> database_schema.Move:
 def database_of(url: str) -> Database:
     """Return the database at a URL, whatever its schema is."""
     if url.startswith(sqlite.SCHEME):
-        return sqlite.database(url)
+        return sqlite_database.database(url)
     # Imported here, because its driver is an extra.
     driver = importlib.import_module("gatepost.storage.sql.postgresql")
     database: Database = driver.database(url)

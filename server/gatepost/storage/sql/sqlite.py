@@ -1,22 +1,23 @@
-"""A SQLite file as a database."""
+"""A SQLite file as a database: its path, the files beside it, and the threads that use it."""
 
-import fcntl
+import asyncio
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from functools import partial
+from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote
 
-from sqlalchemy import URL, event
-from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+import msgspec
+from sqlalchemy.engine.interfaces import DBAPICursor
 
-from gatepost.permissions import close_to_others
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.storage.sql.database import STATEMENT_MS, Database, engine_of
+from gatepost.storage.sql.database import STATEMENT_MS, TIMED_OUT
+from gatepost.storage.sql.sqlite_connection import QueuedConnection
 
 SCHEME = "sqlite:///"
 COMPANION_FILES = ("-wal", "-shm")
@@ -26,13 +27,7 @@ ones keep theirs.
 """
 WAL = "-audit-"
 """The end of the names of write-ahead logs, before their numbers (`sqlite_audit_wal`)."""
-LOCK = "-lock"
-"""The end of the lock file's name, after that of the database."""
 ZEROS = bytes(65_536)
-WRITES = ("BEGIN", "INSERT", "UPDATE", "DELETE")
-"""The beginnings of statements that wait for the lock file."""
-# Writers of one file take turns anyway. The second connection lets readers go ahead of them.
-CONNECTIONS = 2
 
 # The first pragma makes the others wait for a lock instead of failing at once.
 PRAGMAS: Mapping[str, int | str] = {
@@ -53,56 +48,11 @@ PRAGMAS: Mapping[str, int | str] = {
 }
 
 
-def database(url: str) -> Database:
-    """Open the file of a `sqlite:///` URL, readable by this user only; raises StoreRefused."""
-    path = path_of(url)
-    try:
-        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        # Created before SQLite creates it: the files beside it get its permissions, and it contains
-        # arguments.
-        _close(path, os.O_RDWR | os.O_CREAT)
-        for companion in (*(path + end for end in COMPANION_FILES), *wals(path).values()):
-            with suppress(FileNotFoundError):
-                _close(companion, os.O_RDWR)
-        _close(path + LOCK, os.O_RDWR | os.O_CREAT)
-        opened = os.stat(path)
-    except OSError as error:
-        file = error.filename or path
-        raise StoreRefused(f"the database {file} cannot be opened: {error.strerror}") from None
-    engine = engine_of(
-        URL.create("sqlite+aiosqlite", database=path),
-        connections=CONNECTIONS,
-        connect_args={"factory": QueuedConnection},
-    )
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def configure(connection: DBAPIConnection, _: object) -> None:
-        cursor = connection.cursor()
-        _set_pragmas(path, cursor)
-        cursor.close()
-
-    @event.listens_for(engine.sync_engine, "do_connect")
-    @event.listens_for(engine.sync_engine, "checkout")
-    def check(*_: object) -> None:
-        check_file(path, opened)
-
-    return Database(engine, interruptible=False, errors=(sqlite3.Error,))
-
-
-def _close(path: str, flags: int) -> None:
-    """Open the file, or make it, and close it to other users; OSError."""
-    handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    try:
-        close_to_others(handle, path)
-    finally:
-        os.close(handle)
-
-
 def connect(path: str) -> sqlite3.Connection:
     """Return a connection of the driver itself to a file that is there."""
     os.stat(path)  # SQLite would create the file
     connection = sqlite3.connect(path, isolation_level=None, factory=QueuedConnection)
-    _set_pragmas(path, connection.cursor())
+    set_pragmas(path, connection.cursor())
     return connection
 
 
@@ -146,7 +96,8 @@ def overwrite(file: int, end: int) -> None:
         os.pwrite(file, ZEROS[: end - offset], offset)
 
 
-def _set_pragmas(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
+def set_pragmas(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
+    """Configure a new connection; raises StoreRefused."""
     for name, value in PRAGMAS.items():
         _set(cursor, f"PRAGMA {name} = {value}")
         cursor.execute(f"PRAGMA {name}")
@@ -208,125 +159,166 @@ def exists(url: str) -> bool:
     return os.path.exists(path_of(url))
 
 
-def _nothing() -> None:
-    """Do what a closed connection does for its lock."""
+class WorkResult(msgspec.Struct, eq=False):
+    """The result of work; as a context manager, it keeps the error of a block."""
 
+    result: Any = None
+    error: BaseException | None = None
 
-class QueuedConnection(sqlite3.Connection):
-    """
-    A connection that has the lock file while it writes, and from BEGIN to the end.
-
-    SQLite waits for its own lock by sleeping and trying again, up to 100 ms at a time. A process
-    that comes back at once then writes again and again before another one tries: with two busy
-    writers, one waited up to 3 seconds. With a lock file, the kernel wakes the next writer at once,
-    and releases the lock of a process that ends. SQLite's lock still decides. If the file system
-    has no such locks, writers have only SQLite's. The connection waits in the thread that executes
-    the statement.
-    """
-
-    def __init__(self, database: str, *arguments: Any, **keywords: Any) -> None:
-        self._file = -1
-        try:
-            self._file = os.open(database + LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            reason = f"unable to open {database}{LOCK}: {error.strerror}"
-            raise sqlite3.OperationalError(reason) from None
-        # Taking the lock twice, or releasing another connection's lock, does nothing.
-        self.lock: Callable[[], None] = partial(fcntl.flock, self._file, fcntl.LOCK_EX)
-        self.unlock: Callable[[], None] = partial(fcntl.flock, self._file, fcntl.LOCK_UN)
-        super().__init__(database, *arguments, **keywords)
-
-    def cursor(self, factory: Any = None) -> Any:
-        """Return a cursor whose writes wait for the lock."""
-        return super().cursor(factory or QueuedCursor)
-
-    # Each batch of audit records takes this path, so no cursor of ours is created for it.
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        """Execute a statement with a new cursor; one that writes waits for the lock."""
-        if sql.startswith(WRITES):
-            with suppress(OSError):
-                self.lock()
-        try:
-            return super().execute(sql, parameters)
-        finally:
-            self.end()
-
-    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
-        """Execute a statement for each set of parameters with a new cursor."""
-        return QueuedCursor(self).executemany(sql, parameters)
-
-    def commit(self) -> None:
-        """End the transaction, and give the lock back."""
-        try:
-            super().commit()
-        finally:
-            self.end()
-
-    def rollback(self) -> None:
-        """End the transaction, and give the lock back."""
-        try:
-            super().rollback()
-        finally:
-            self.end()
+    def __enter__(self) -> None:
+        """Enter the block."""
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> Literal[False]:
-        # The class above ends the transaction without calling the methods of this one.
-        try:
-            return super().__exit__(kind, error, traceback)
-        finally:
-            self.end()
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> bool:
+        """Keep the error of the block."""
+        self.error = error
+        return True
 
-    def end(self) -> None:
-        """Give the lock back, except within a transaction."""
-        if not self.in_transaction:
-            with suppress(OSError):
-                self.unlock()
+
+class QueuedWork(WorkResult, eq=False, kw_only=True):
+    """Work for a thread; its result or error is handed to the event loop."""
+
+    work: Callable[..., Any]
+    answer: "asyncio.Future[Any]"
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the caller was told that it took too long."""
+        return self.answer.done() and not self.answer.cancelled()
+
+
+class WorkThreads:
+    """
+    Threads with one queue, at most *count*; each is started by work for which no thread is free.
+
+    *serve* runs the work that it is given, and what it gets from `take`, and returns all of it.
+    Without it, work is run one by one, and work whose caller has left is not run.
+
+    Between its work, a thread calls *look*, which returns after how many seconds it is to be called
+    again; None: after the next work, or after `wake`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        count: int = 1,
+        serve: Callable[[QueuedWork], list[QueuedWork]] | None = None,
+        look: Callable[[], float | None] | None = None,
+    ) -> None:
+        self._name, self._count, self._serve, self._look = name, count, serve, look
+        self._queue: SimpleQueue[QueuedWork | None] = SimpleQueue()
+        self._threads: set[threading.Thread] = set()
+        self._starting = threading.Lock()
+        self._unfinished = 0
+        self._is_drained = asyncio.Event()
+        self._closed = False
+
+    async def run(self, work: Callable[..., Any], *, within_s: float) -> Any:
+        """
+        Return the result of *work*, or raise its error.
+
+        Raises StoreUnavailable if that takes too long. Work that has not begun by then is left.
+        """
+        if self._closed:
+            raise StoreUnavailable("the database is closed")
+        if self._unfinished >= len(self._threads) < self._count:
+            self._start()
+        loop = asyncio.get_running_loop()
+        queued = QueuedWork(work=work, answer=loop.create_future())
+        timer = loop.call_later(within_s, _give_up, queued)
+        self._unfinished += 1
+        self._queue.put(queued)
+        try:
+            return await queued.answer
+        finally:
+            timer.cancel()
+
+    def take(self) -> QueuedWork | None:
+        """Return more work if some waits; for *serve*."""
+        with suppress(Empty):
+            return self._queue.get_nowait()
+        return None
+
+    def wake(self) -> None:
+        """Have *look* called soon; callable in any thread."""
+        self._queue.put(None)
+
+    async def drained(self, *, within_s: float) -> bool:
+        """Wait until all work has ended, also that of callers that have left; False if late."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self._unfinished:
+                    self._is_drained.clear()
+                    await self._is_drained.wait()
+        return not self._unfinished
 
     def close(self) -> None:
-        """Close the connection and the lock file, which gives the lock back."""
+        """End the threads after the work that they have."""
+        self._closed = True
+        self.wake()
+
+    def _finish(self, works: list[QueuedWork]) -> None:
+        self._unfinished -= len(works)
+        for queued in works:
+            if queued.answer.done():
+                continue  # it was late, or its caller has left
+            if queued.error is None:
+                queued.answer.set_result(queued.result)
+            else:
+                queued.answer.set_exception(queued.error)
+        if not self._unfinished:
+            self._is_drained.set()
+
+    def _start(self) -> None:
+        with self._starting:
+            if len(self._threads) < self._count:
+                # A daemon thread, so that the process can end even if a disk hangs.
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._threads.add(thread)
+
+    def _run(self) -> None:
+        is_over = False
         try:
-            super().close()
+            self._work()
+            is_over = True
         finally:
-            self._close_file()
+            with self._starting:
+                self._threads.discard(threading.current_thread())
+            if not is_over:  # an unexpected error of *look*; queued work must not wait forever
+                self._start()
 
-    def _close_file(self) -> None:
-        file, self._file = self._file, -1
-        # Another file may soon get the same descriptor number.
-        self.lock = self.unlock = _nothing
-        if file >= 0:
-            os.close(file)
+    def _work(self) -> None:
+        timeout = None
+        while True:
+            queued: QueuedWork | None = None
+            works: list[QueuedWork] = []
+            with suppress(Empty):
+                queued = self._queue.get(timeout=timeout)
+            if queued is not None and self._serve is not None:
+                works = self._serve(queued)
+            elif queued is not None:
+                works = [queued]
+                if not queued.answer.done():  # else it was late, or its caller has left
+                    with queued:
+                        queued.result = queued.work()
+            if works:
+                with suppress(RuntimeError):  # the event loop is closed
+                    works[0].answer.get_loop().call_soon_threadsafe(self._finish, works)
+            del works, queued  # the work may hold a batch
+            if self._closed and self._queue.empty():
+                self.wake()  # so that the next thread ends, too
+                return
+            timeout = None if self._look is None else self._look()
 
-    def __del__(self) -> None:
-        self._close_file()
+
+def _give_up(queued: QueuedWork) -> None:
+    queued.work = _nothing  # while a disk hangs, what was to be written must not fill the memory
+    if not queued.answer.done():
+        queued.answer.set_exception(StoreUnavailable(TIMED_OUT))
 
 
-class QueuedCursor(sqlite3.Cursor):
-    """A cursor of a `QueuedConnection`, whose writes wait for the lock."""
-
-    connection: QueuedConnection
-
-    def execute(self, sql: str, parameters: Any = (), /) -> "QueuedCursor":
-        """Execute a statement; one that writes waits for the lock."""
-        if sql.startswith(WRITES):
-            with suppress(OSError):
-                self.connection.lock()
-        try:
-            super().execute(sql, parameters)
-        finally:
-            self.connection.end()
-        return self
-
-    def executemany(self, sql: str, parameters: Any, /) -> "QueuedCursor":
-        """Execute a statement that writes for each set of parameters."""
-        with suppress(OSError):
-            self.connection.lock()
-        try:
-            super().executemany(sql, parameters)
-        finally:
-            self.connection.end()
-        return self
+def _nothing(*_: object) -> None:
+    """Do nothing, in place of work whose caller was told that it failed."""

@@ -2,23 +2,18 @@
 The audit store of a SQLite file: batches are appended to a write-ahead log, and merged soon after.
 """
 
-import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any
-
-import msgspec
 
 from gatepost.storage.audit import ChainKey, Checkpoint, Link, Linker, RecordsByChain, Sign
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
-from gatepost.storage.sql.database import ANSWER_S, TIMED_OUT, Database
+from gatepost.storage.sql.database import ANSWER_S, Database
+from gatepost.storage.sql.sqlite import WorkThreads
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 from gatepost.storage.sql.sqlite_audit_wal import WriteAheadLog
 
@@ -55,8 +50,8 @@ class SqliteAuditStore(SqlAuditStore):
         self._merger = SqliteMerger(path)
         self._linker = linker
         self._wal = None if linker is None else WriteAheadLog(path, linker)
-        self._appending = WorkThread("audit")
-        self._merging = WorkThread("audit merge", self._merge_if_due)
+        self._appending = WorkThreads("audit")
+        self._merging = WorkThreads("audit merge", look=self._merge_if_due)
         self._last_look = 0, 0.0
         """The end of the write-ahead log, and when it was first seen there."""
         self._chains: set[ChainKey] = set()
@@ -162,106 +157,3 @@ class SqliteAuditStore(SqlAuditStore):
             if wal is not None:
                 wal.close()
             self._merger.close()
-
-
-class WorkThread:
-    """
-    A thread, which is started by the first work.
-
-    Between its work it calls *look*, which returns after how many seconds it is to be called again;
-    None: after the next work, or after `wake`.
-    """
-
-    def __init__(self, name: str, look: Callable[[], float | None] | None = None) -> None:
-        self._name, self._look = name, look
-        self._queue: SimpleQueue[QueuedWork | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._closed = False
-
-    async def run(self, work: Callable[[], Any], *, within_s: float) -> Any:
-        """
-        Return the result of *work*, or raise its error.
-
-        Raises StoreUnavailable if that takes too long. Work that has not begun by then is left.
-        """
-        if self._closed:
-            raise StoreUnavailable("the database is closed")
-        if self._thread is None or not self._thread.is_alive():
-            self._start()
-        loop = asyncio.get_running_loop()
-        queued = QueuedWork(work, loop.create_future())
-        timer = loop.call_later(within_s, queued.finish, None, StoreUnavailable(TIMED_OUT))
-        self._queue.put(queued)
-        try:
-            return await queued.answer
-        finally:
-            timer.cancel()
-
-    def wake(self) -> None:
-        """Have *look* called soon; callable in any thread."""
-        self._queue.put(None)
-
-    def close(self) -> None:
-        """End the thread after the work that it has."""
-        self._closed = True
-        self.wake()
-
-    def _start(self) -> None:
-        # Set once the thread runs: otherwise `do` would give work to a thread that has not started.
-        with self._starting:
-            # A daemon thread, so that the process can end even if a disk hangs.
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            thread.start()
-            self._thread = thread
-
-    def _run(self) -> None:
-        is_over = False
-        try:
-            self._work()
-            is_over = True
-        finally:
-            if not is_over:  # an unexpected error of the merge; queued work must not wait forever
-                self._start()
-
-    def _work(self) -> None:
-        timeout = None
-        while True:
-            queued = None
-            with suppress(Empty):
-                queued = self._queue.get(timeout=timeout)
-            if queued is not None and not queued.answer.done():  # else it was late, or cancelled
-                with queued:
-                    queued.result = queued.work()
-            del queued  # the item may hold a batch
-            if self._closed and self._queue.empty():
-                return
-            timeout = None if self._look is None else self._look()
-
-
-class QueuedWork(msgspec.Struct, eq=False):
-    """Work for the thread; as a context manager, it hands the result or the error to the loop."""
-
-    work: Callable[[], Any]
-    answer: "asyncio.Future[Any]"
-    result: Any = None
-
-    def __enter__(self) -> None:
-        """Enter the block whose result or error goes to `answer`."""
-
-    def __exit__(
-        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
-    ) -> bool:
-        """Hand over the result, or the error, which is raised where the work is awaited."""
-        with suppress(RuntimeError):  # the event loop is closed
-            self.answer.get_loop().call_soon_threadsafe(self.finish, self.result, error)
-        return True
-
-    def finish(self, result: Any, error: BaseException | None) -> None:
-        """Set the result or the error, unless the future is done or cancelled."""
-        if self.answer.done():
-            return
-        if error is None:
-            self.answer.set_result(result)
-        else:
-            self.answer.set_exception(error)
