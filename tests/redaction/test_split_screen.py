@@ -66,6 +66,28 @@ def test_every_way_to_cut_a_secret_into_strings_and_numbers_is_found() -> None:
         assert clean.count("[REDACTED:KEY]") == len(pieces), pieces
 
 
+@pytest.mark.requirement("P13")
+@each("secret", ["pass", "jklm"], ids=str)
+@each("mark", [":", " "], ids=str)
+def test_every_way_to_cut_hexadecimal_digits_is_found(secret: str, mark: str) -> None:
+    """The marks between them may be strings of their own, and compact JSON has them as well."""
+    redactor, compact = Redactor({"KEY": secret}), json.JSONEncoder(separators=(",", ":")).encode
+    rows = compact([ROW] * 15)
+    for pieces in all_splits(secret.encode().hex(mark)):
+        clean = cleaned_text(f"{rows},{compact(pieces)}", redactor)
+
+        assert clean.startswith(rows)
+        assert clean.count("[REDACTED:KEY]") == len(pieces), pieces
+
+
+@pytest.mark.requirement("P13")
+def test_rows_are_not_taken_for_a_split_secret() -> None:
+    """Between two strings of compact JSON is a comma or a colon, which is no string."""
+    redactor = Redactor({"KEY": "kQz7vXw2pLm-production-Rt"})
+
+    assert redactor.is_unsplit(json.dumps([ROW] * 15, separators=(",", ":")).encode())
+
+
 SPREAD_SECRETS = {
     "an escape of JSON": ["secret-\\u0", "061bc-42"],
     "an escape of a program": ["secret-\\x", "61bc-42"],
