@@ -43,7 +43,7 @@ place.
 BACKSLASH, QUOTE = b'\\"'
 
 SHALLOW = 3
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_NOT_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
@@ -161,9 +161,9 @@ def holds_many(body: bytes, maximum: int) -> bool:
     return False
 
 
-def may_be_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
+def is_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
     """
-    Return whether a body may be nested deeper than allowed; False is certain.
+    Return whether well-formed JSON is nested deeper than allowed.
 
     *arguments* are an object in it, whose texts may hold any number of brackets.
     """
@@ -171,10 +171,13 @@ def may_be_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
         return False
     inner = b"" if arguments is UNSET else bytes(arguments)
     at = _position(body, memoryview(inner)) if inner else -1
-    if at < 0:
-        return True
-    without_long_texts = without_texts(inner)
-    return holds_many(b"".join((body[:at], without_long_texts, body[at + len(inner) :])), NESTING)
+    if at >= 0:
+        # What is left out may stand at another place as well, so this shows only their number.
+        without_long_texts = without_texts(inner)
+        fewer = b"".join((body[:at], without_long_texts, body[at + len(inner) :]))
+        if not holds_many(fewer, NESTING):
+            return False
+    return too_deep(body)
 
 
 def without_texts(body: bytes) -> bytes:
@@ -236,7 +239,12 @@ def too_deep(body: bytes, max_depth: int = NESTING) -> bool:
     """Return whether well-formed JSON is nested deeper than *max_depth* levels."""
     if count(body, b"{") + count(body, b"[") <= max_depth:
         return False
-    brackets = outside_strings(body).translate(_SQUARE, _NOT_BRACKETS)
+    marks = _bare(body).translate(_SQUARE, _NOT_MARKS)
+    # If no string holds a bracket, the marks around each are neighbours now, and all are removed.
+    # Otherwise the mark before the first bracket in a string is the last one of an odd number.
+    brackets = marks.replace(b'""', b"")
+    if QUOTE in brackets:
+        brackets = _outside_strings(marks)
     for _ in range(SHALLOW):
         # Remove the innermost pairs: every level decreases by one, and the loop below gets few
         # pieces.
