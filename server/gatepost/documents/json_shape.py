@@ -45,8 +45,12 @@ BACKSLASH, QUOTE = b'\\"'
 SHALLOW = 3
 _NOT_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
+_BEFORE_VALUES = (b",", b"[", b"{")
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
+_DIGITS_AND_EXPONENTS = bytes.maketrans(b"123456789E", b"000000000e")
+_OVERFLOWING = b"0" * 309
+"""A number of fewer digits is finite, unless it has an exponent."""
 
 
 def decoded(body: bytes) -> Any:
@@ -131,7 +135,14 @@ def values_bound(body: bytes, *, within_texts: bool = False) -> int:
     """
     if len(body) > COUNTED_BYTES and not within_texts:
         body = _without_strings(body)
-    return 1 + count(body, b",") + count(body, b"[") + count(body, b"{")
+    found = 0
+    for mark in _BEFORE_VALUES:
+        at = body.find(mark)
+        if at >= 0 and body.find(mark, at + 1) >= 0:
+            # One pass for all of them; a body that is one long text has each once at most.
+            return 1 + len(body) - len(body.translate(None, b"".join(_BEFORE_VALUES)))
+        found += at >= 0
+    return 1 + found
 
 
 def count(body: bytes, mark: bytes) -> int:
@@ -233,6 +244,15 @@ def excess(body: bytes, max_values: int, *, size: int = 0) -> str | None:
     if _has_long_number(body):
         return f"The body holds a number of more than {MAX_DIGITS} digits"
     return None
+
+
+def may_overflow(body: bytes) -> bool:
+    """
+    Return whether well-formed JSON may hold a number that is infinite as a double; False is
+    certain.
+    """
+    digits = body.translate(_DIGITS_AND_EXPONENTS)
+    return b"0e" in digits or _OVERFLOWING in digits
 
 
 def too_deep(body: bytes, max_depth: int = NESTING) -> bool:
