@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -22,6 +23,7 @@ from gatepost.documents.json_shape import (
     TEXT_BYTES,
     excess,
     is_deep,
+    may_overflow,
     outside_strings,
     too_deep,
     values_bound,
@@ -160,6 +162,24 @@ def test_the_count_of_json_values_is_never_too_low(value: Any, indent: int | Non
     assert values_bound(body + b" " * COUNTED_BYTES) >= bound
     assert (excess(body, bound - 1) is None) == (len(body) <= 2 * (bound - 1))
     assert excess(body, bound) is None
+
+
+@given(
+    st.integers(1, 330).map("1".__mul__) | st.integers(0, 10**20).map(str),
+    st.sampled_from(["", ".5", ".000000000000000000001"]),
+    st.sampled_from(["", "e", "E", "e+", "E-"]),
+    st.integers(0, 400),
+)
+def test_a_number_that_is_infinite_is_never_overlooked(
+    digits: str, fraction: str, mark: str, exponent: int
+) -> None:
+    """A body without such numbers is not decoded to look for them."""
+    number = digits + fraction + (f"{mark}{exponent}" if mark else "")
+
+    assert may_overflow(f'{{"text": "1, 2", "value": [0, {number}]}}'.encode()) or isfinite(
+        float(number)
+    )
+    assert not may_overflow(b'{"name": "A row", "total": 12.5, "tags": ["a", "e"], "id": 9}')
 
 
 @each("line", ["one, two, [three]\n", '{"one": "two", "three": [[]]}\n'], ids=repr)

@@ -248,11 +248,12 @@ def excess(body: bytes, max_values: int, *, size: int = 0) -> str | None:
 
 def may_overflow(body: bytes) -> bool:
     """
-    Return whether well-formed JSON may hold a number that is infinite as a double; False is
-    certain.
+    Return whether JSON may hold a number that is infinite as a double; False is certain.
+
+    Some libraries take `Infinity` and `NaN` for JSON.
     """
     digits = body.translate(_DIGITS_AND_EXPONENTS)
-    return b"0e" in digits or _OVERFLOWING in digits
+    return b"0e" in digits or _OVERFLOWING in digits or b"Infinity" in body or b"NaN" in body
 
 
 def too_deep(body: bytes, max_depth: int = NESTING) -> bool:
