@@ -135,14 +135,14 @@ def values_bound(body: bytes, *, within_texts: bool = False) -> int:
     """
     if len(body) > COUNTED_BYTES and not within_texts:
         body = _without_strings(body)
-    found = 0
+    marks_found = 0
     for mark in _BEFORE_VALUES:
         at = body.find(mark)
         if at >= 0 and body.find(mark, at + 1) >= 0:
             # One pass for all of them; a body that is one long text has each once at most.
             return 1 + len(body) - len(body.translate(None, b"".join(_BEFORE_VALUES)))
-        found += at >= 0
-    return 1 + found
+        marks_found += at >= 0
+    return 1 + marks_found
 
 
 def count(body: bytes, mark: bytes) -> int:

@@ -85,10 +85,10 @@ def joined_strings(text: bytes, quote: bytes, edge: int = 0) -> list[bytes]:
 
 def own_strings(text: bytes, quote: bytes, strings: frozenset[bytes]) -> set[bytes]:
     """Return those of *strings* that are strings of a text without escaped quotation marks."""
-    found = set[bytes]()
+    strings_found = set[bytes]()
     for portion, _ in _portions(text, quote):
-        found |= strings.intersection(portion)
-    return found
+        strings_found |= strings.intersection(portion)
+    return strings_found
 
 
 def masked_escapes(text: bytes, quote: bytes) -> bytes:
