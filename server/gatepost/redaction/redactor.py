@@ -121,10 +121,14 @@ class Redactor:
         _screens.add(screen)
         return screen
 
-    def is_unsplit(self, text: bytes) -> bool:
-        """Return True only if no secret is split over the quoted strings of a text."""
+    def is_unsplit(self, text: bytes, *, is_paired: bool = True) -> bool:
+        """
+        Return True only if no secret is split over the quoted strings of a text.
+
+        Without *is_paired* a string may also begin behind an even number of quotation marks.
+        """
         return self._split_screen is not None and self._split_screen.is_unsplit(
-            text, single_decoding=not has_layers(text)
+            text, single_decoding=not has_layers(text), is_paired=is_paired
         )
 
     def is_promptly_unsplit(self, text: bytes) -> bool:

@@ -140,23 +140,25 @@ class SplitScreen:
             for byte in group
         )
 
-    def is_unsplit(self, text: bytes, *, single_decoding: bool) -> bool:
+    def is_unsplit(self, text: bytes, *, single_decoding: bool, is_paired: bool) -> bool:
         """
         Return True only if no value is split over the strings of a decoding of the text.
 
         *single_decoding* says that the text has no decoding but itself, as `has_layers` finds.
+        *is_paired* says that each string of the text begins with an odd quotation mark of it.
         """
         if not self._is_usable:
             return False
         if single_decoding:
-            return not self._finds(text, is_outermost=True)
+            return not self._finds(text, is_paired=is_paired)
         # With escapes, a value of too few bytes to be searched for may be written with enough.
         decodings = None if self._has_short else separate_decodings(text)
         return decodings is not None and not any(
-            self._finds(layer, is_outermost=depth == 0) for depth, layer in enumerate(decodings)
+            self._finds(layer, is_paired=is_paired and depth == 0)
+            for depth, layer in enumerate(decodings)
         )
 
-    def _finds(self, text: bytes, *, is_outermost: bool) -> bool:
+    def _finds(self, text: bytes, *, is_paired: bool) -> bool:
         quotes = [quote for quote in _QUOTES if quote[0] in text]
         passes = [automaton for quote in (b"", *quotes) for automaton in self._passes[quote]]
         view = memoryview(text)
@@ -168,8 +170,7 @@ class SplitScreen:
                     return True
                 if any(self._is_suspected(text, step + start) for _, start, _ in hits):
                     return True
-        # In the text itself a string begins with its first quotation mark.
-        is_plain = is_outermost and BACKSLASH not in text
+        is_plain = is_paired and BACKSLASH not in text
         return any(
             self._may_have_single(text, quote)
             and not (is_plain and quote == b'"' and self._has_no_single(text, quote))
