@@ -18,9 +18,10 @@ from gatepost.documents.json_shape import (
     COUNTED_BYTES,
     MAX_DIGITS,
     MAX_VALUES,
+    NESTING,
     TEXT_BYTES,
     excess,
-    may_be_deep,
+    is_deep,
     outside_strings,
     too_deep,
     values_bound,
@@ -116,6 +117,9 @@ SCHEMA = {
 pack.add(name="raw", description="Take a raw schema.", input_schema=SCHEMA, invoke=_raw)
 
 
+NESTED_DEEPLY = b'["["' + b",[" * NESTING + b"]" * NESTING + b"]"
+
+
 def _many(values: int) -> bytes:
     return b"[" + b",".join([b"1"] * values) + b"]"
 
@@ -181,7 +185,8 @@ def test_long_strings_cannot_hide_values_or_nesting(parts: list[str], value: Any
 
             assert values_bound(data) >= values_bound(plain)
             outer = b'{"p":%b}' % data
-            assert may_be_deep(outer, Raw(data)) or not too_deep(outer)
+            for body in (outer, b'{"p":%b,"q":%b}' % (data, NESTED_DEEPLY)):
+                assert is_deep(body, Raw(data)) == too_deep(body)
             assert without_texts(data).count(b"[") >= plain.count(b"[")
 
 

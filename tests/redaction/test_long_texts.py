@@ -18,10 +18,11 @@ from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES, Screen
 from gatepost.tools.authoring.pack import Pack
+from gatepost.tools.authoring.results import wrapped
 from gatepost.tools.calls.redaction import answer_without, is_harmless
 from gatepost.tools.offers.offer import CallContext, Outcome
 from tests.redaction.test_encodings import FORMS
-from tests.support.measuring import each
+from tests.support.measuring import each, functions_called
 
 SECRET_VALUE = "correct-horse-battery-staple"
 FEW_SECRETS = {"PASSWORD": SECRET_VALUE}
@@ -208,9 +209,20 @@ def test_one_search_of_an_answer_covers_its_single_texts(
     plain = Outcome(content=({"type": "text", "text": text},))
     both = Outcome(content=({"type": "text", "text": value.decode()},), structured=Raw(value))
 
-    for outcome in (plain, both):
-        if is_harmless(outcome, redactor, promptly=False):
+    for outcome in (plain, both, wrapped(b'{"result":%b}' % value)):
+        if is_harmless(outcome, redactor) or is_harmless(outcome, redactor, promptly=False):
             assert answer_without(outcome, PACK.tools["repeat"], redactor) is outcome
+
+
+def test_rows_and_the_text_that_repeats_them_are_searched_once() -> None:
+    """The text is the same JSON, of which nothing can be found in one place alone."""
+    rows = [{"id": 12345, "name": "A row of a table", "tags": ["a", "b"]}] * 50
+    encoded = json.dumps({"result": rows}, separators=(",", ":")).encode()
+
+    called = functions_called(lambda: is_harmless(wrapped(encoded), REDACTORS["few"]))
+
+    assert called.count("Redactor.is_unsplit") == 1
+    assert "joined_strings" not in called
 
 
 @pytest.mark.requirement("P13")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.redaction import redactor as redactor_module
+from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES
 from gatepost.redaction.split_screen import SplitScreen
@@ -64,6 +65,42 @@ def test_every_way_to_cut_a_secret_into_strings_and_numbers_is_found() -> None:
         clean = cleaned_text(f"{TABLE}, [{', '.join(leaves)}]", redactor)
 
         assert clean.count("[REDACTED:KEY]") == len(pieces), pieces
+
+
+@pytest.mark.requirement("P13")
+@each("secret", ["pass", "jklm"], ids=str)
+@each("mark", [":", " "], ids=str)
+def test_every_way_to_cut_hexadecimal_digits_is_found(secret: str, mark: str) -> None:
+    """The marks between them may be strings of their own, and compact JSON has them as well."""
+    redactor, compact = Redactor({"KEY": secret}), json.JSONEncoder(separators=(",", ":")).encode
+    rows = compact([ROW] * 15)
+    for pieces in all_splits(secret.encode().hex(mark)):
+        clean = cleaned_text(f"{rows},{compact(pieces)}", redactor)
+
+        assert clean.startswith(rows)
+        assert clean.count("[REDACTED:KEY]") == len(pieces), pieces
+
+
+@pytest.mark.requirement("P13")
+@each("note", ['an inch is 1"', "two\nlines", "\0", "a \\ b", "50%"], ids=repr)
+@each("secret", ["pass", "jk"], ids=str)
+def test_a_secret_split_in_rows_with_escapes_is_found(note: str, secret: str) -> None:
+    """What a string of the rows holds hides nothing of the strings behind it."""
+    redactor, spelt = Redactor({"KEY": f"{secret}-0"}), f"{secret}-0".encode().hex(":")
+    rows = [*[ROW] * 15, {"note": note}]
+    for pieces in all_splits(spelt[-9:]):
+        clean = cleaned(json.dumps([*rows, spelt[:-9], *pieces]).encode(), redactor)
+
+        assert clean is not None
+        assert json.loads(clean) == [*rows, *["[REDACTED:KEY]"] * (len(pieces) + 1)], pieces
+
+
+@pytest.mark.requirement("P13")
+def test_rows_are_not_taken_for_a_split_secret() -> None:
+    """Between two strings of compact JSON is a comma or a colon, which is no string."""
+    redactor = Redactor({"KEY": "kQz7vXw2pLm-production-Rt"})
+
+    assert redactor.is_unsplit(json.dumps([ROW] * 15, separators=(",", ":")).encode())
 
 
 SPREAD_SECRETS = {

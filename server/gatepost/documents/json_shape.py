@@ -43,10 +43,14 @@ place.
 BACKSLASH, QUOTE = b'\\"'
 
 SHALLOW = 3
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_NOT_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
+_BEFORE_VALUES = (b",", b"[", b"{")
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
+_DIGITS_AND_EXPONENTS = bytes.maketrans(b"123456789E", b"000000000e")
+_OVERFLOWING = b"0" * 309
+"""A number of fewer digits is finite, unless it has an exponent."""
 
 
 def decoded(body: bytes) -> Any:
@@ -131,7 +135,14 @@ def values_bound(body: bytes, *, within_texts: bool = False) -> int:
     """
     if len(body) > COUNTED_BYTES and not within_texts:
         body = _without_strings(body)
-    return 1 + count(body, b",") + count(body, b"[") + count(body, b"{")
+    marks_found = 0
+    for mark in _BEFORE_VALUES:
+        at = body.find(mark)
+        if at >= 0 and body.find(mark, at + 1) >= 0:
+            # One pass for all of them; a body that is one long text has each once at most.
+            return 1 + len(body) - len(body.translate(None, b"".join(_BEFORE_VALUES)))
+        marks_found += at >= 0
+    return 1 + marks_found
 
 
 def count(body: bytes, mark: bytes) -> int:
@@ -161,9 +172,9 @@ def holds_many(body: bytes, maximum: int) -> bool:
     return False
 
 
-def may_be_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
+def is_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
     """
-    Return whether a body may be nested deeper than allowed; False is certain.
+    Return whether well-formed JSON is nested deeper than allowed.
 
     *arguments* are an object in it, whose texts may hold any number of brackets.
     """
@@ -171,10 +182,13 @@ def may_be_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
         return False
     inner = b"" if arguments is UNSET else bytes(arguments)
     at = _position(body, memoryview(inner)) if inner else -1
-    if at < 0:
-        return True
-    without_long_texts = without_texts(inner)
-    return holds_many(b"".join((body[:at], without_long_texts, body[at + len(inner) :])), NESTING)
+    if at >= 0:
+        # What is left out may stand at another place as well, so this shows only their number.
+        without_long_texts = without_texts(inner)
+        fewer = b"".join((body[:at], without_long_texts, body[at + len(inner) :]))
+        if not holds_many(fewer, NESTING):
+            return False
+    return too_deep(body)
 
 
 def without_texts(body: bytes) -> bytes:
@@ -232,11 +246,26 @@ def excess(body: bytes, max_values: int, *, size: int = 0) -> str | None:
     return None
 
 
+def may_overflow(body: bytes) -> bool:
+    """
+    Return whether JSON may hold a number that is infinite as a double; False is certain.
+
+    Some libraries take `Infinity` and `NaN` for JSON.
+    """
+    digits = body.translate(_DIGITS_AND_EXPONENTS)
+    return b"0e" in digits or _OVERFLOWING in digits or b"Infinity" in body or b"NaN" in body
+
+
 def too_deep(body: bytes, max_depth: int = NESTING) -> bool:
     """Return whether well-formed JSON is nested deeper than *max_depth* levels."""
     if count(body, b"{") + count(body, b"[") <= max_depth:
         return False
-    brackets = outside_strings(body).translate(_SQUARE, _NOT_BRACKETS)
+    marks = _bare(body).translate(_SQUARE, _NOT_MARKS)
+    # If no string holds a bracket, the marks around each are neighbours now, and all are removed.
+    # Otherwise the mark before the first bracket in a string is the last one of an odd number.
+    brackets = marks.replace(b'""', b"")
+    if QUOTE in brackets:
+        brackets = _outside_strings(marks)
     for _ in range(SHALLOW):
         # Remove the innermost pairs: every level decreases by one, and the loop below gets few
         # pieces.

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from starlette.types import Receive, Scope, Send
 
-from gatepost.documents.json_shape import COUNTED_BYTES, NESTING, decoded, decoder_of, may_be_deep
+from gatepost.documents.json_shape import COUNTED_BYTES, NESTING, decoded, decoder_of, is_deep
 from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.mcp.body import JSON, check_type
 from gatepost.mcp.jsonrpc import (
@@ -188,7 +188,7 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
     if message.result is not UNSET or message.error is not UNSET:
         return None
     is_flat = len(body) <= COUNTED_BYTES and body.count(b"{") + body.count(b"[") <= NESTING
-    if not is_flat and may_be_deep(body, params.arguments):
+    if not is_flat and is_deep(body, params.arguments):
         return None
     number = bytes(message.id)  # most clients count their requests
     identity = number if number.isdigit() and len(number) <= ID_BYTES else read_id(message.id)

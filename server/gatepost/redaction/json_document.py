@@ -126,7 +126,7 @@ class JsonDocument:
         split = Split({}, [])
         if redactor.is_empty:
             return split
-        for index in self._quoting():
+        for index in self._quoting(redactor.shortest // 2):
             if quoted_spans := quoted(self._texts[index], redactor):
                 split.strings[index] = quoted_spans
         if not self._may_be_split(redactor):
@@ -145,17 +145,25 @@ class JsonDocument:
         """Decide the usual case of a document of many members, without a loop over them."""
         if self._blocks or len(self._strings) <= FEW_STRINGS:
             return True
+        if self.text.count(SEPARATOR) == len(self._strings) - 1:
+            # The screen finds a value in whatever order the strings are joined, and needs nothing
+            # of what is between them. In the decoded strings are quotation marks as well.
+            quoted_texts = b'"%b"' % self.text.replace(SEPARATOR, b'""')
+            if redactor.is_unsplit(quoted_texts, is_paired=False):
+                return False
         return any(
             redactor.values(self._joined([view], b"", b""))
             for view in joined_strings(self._encoded, b'"')
         )
 
-    def _quoting(self) -> Iterator[int]:
-        """Yield the strings that may hold another document."""
+    def _quoting(self, min_bytes: int) -> Iterator[int]:
+        """Yield the strings of that size that may hold another document."""
         if is_unquoted(self.text):
             return  # faster than a search for each mark
         for index, string in enumerate(self._strings):
-            if not is_unquoted(string) and any(mark in string for mark in _QUOTES):
+            if len(string) < min_bytes or is_unquoted(string):
+                continue
+            if any(mark in string for mark in _QUOTES):
                 yield index
 
     def _take(self, split: Split, pieces: Sequence[tuple[int, SecretSpan]]) -> None:

@@ -83,6 +83,14 @@ def joined_strings(text: bytes, quote: bytes, edge: int = 0) -> list[bytes]:
     return views
 
 
+def own_strings(text: bytes, quote: bytes, strings: frozenset[bytes]) -> set[bytes]:
+    """Return those of *strings* that are strings of a text without escaped quotation marks."""
+    strings_found = set[bytes]()
+    for portion, _ in _portions(text, quote):
+        strings_found |= strings.intersection(portion)
+    return strings_found
+
+
 def masked_escapes(text: bytes, quote: bytes) -> bytes:
     """
     Return a text without separators so that each of its quotation marks begins or ends a string.

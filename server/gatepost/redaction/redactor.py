@@ -49,6 +49,8 @@ _MARKS = b"\"'\\%&\r\n"
 """A text without any of these has neither a quotation mark nor an escape that may stand for one."""
 SHORT_BYTES = 1024
 """Up to this size, searching for all of them at once costs less than reading the text's layers."""
+FEW_BYTES = 256
+"""Up to this size, joining the strings of a text costs less than the screen."""
 PROMPT_BYTES, PROMPT_MARKS = 16_384, 2_000
 """
 The limits of a text whose redaction takes at most some ten milliseconds: its bytes, and how many of
@@ -119,10 +121,14 @@ class Redactor:
         _screens.add(screen)
         return screen
 
-    def is_unsplit(self, text: bytes) -> bool:
-        """Return True only if no secret is split over the quoted strings of a text."""
+    def is_unsplit(self, text: bytes, *, is_paired: bool = True) -> bool:
+        """
+        Return True only if no secret is split over the quoted strings of a text.
+
+        Without *is_paired* a string may also begin behind an even number of quotation marks.
+        """
         return self._split_screen is not None and self._split_screen.is_unsplit(
-            text, single_decoding=not has_layers(text)
+            text, single_decoding=not has_layers(text), is_paired=is_paired
         )
 
     def is_promptly_unsplit(self, text: bytes) -> bool:
@@ -257,7 +263,7 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
         2 * len(text) < redactor.shortest or not has_layers(text)
     ):
         return quoted_spans
-    if is_unquoted(text) if len(text) <= SHORT_BYTES else redactor.is_unsplit(text):
+    if is_unquoted(text) or (len(text) > FEW_BYTES and redactor.is_unsplit(text)):
         return quoted_spans  # most answers
     all_readings = None
     for depth, layer in enumerate(layers(text) if has_layers(text) else [text]):

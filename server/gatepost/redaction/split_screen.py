@@ -1,22 +1,14 @@
 """Find out at several times the speed of a search that no value is split over quoted strings."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, partial
-from itertools import combinations, pairwise, product
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from gatepost.redaction.matching import Hex, KnownMatch
-from gatepost.redaction.screen import (
-    PIECE_BYTES,
-    PIECES_AT_ONCE,
-    STEP_BYTES,
-    common_in,
-    has_pattern,
-)
+from gatepost.redaction.quoted_strings import own_strings
+from gatepost.redaction.screen import PIECE_BYTES, PIECES_AT_ONCE, STEP_BYTES, has_pattern
 from gatepost.redaction.secret_search import (
     AMPERSAND,
     BACKSLASH,
@@ -29,14 +21,18 @@ from gatepost.redaction.secret_search import (
     layers,
     unescaped,
 )
+from gatepost.redaction.split_windows import (
+    NUMBER,
+    QUOTATION_MARKS,
+    SEPARATORS,
+    WINDOW_BYTES,
+    best_window,
+    cases,
+    covering_forms,
+    rarity,
+    written,
+)
 
-WINDOW_BYTES = 2 * PIECE_BYTES
-"""The part of each value that is looked for."""
-TRIED_WINDOWS, MAX_TRIED = 16, 256
-"""
-How many parts of a value are compared to choose the one that is looked for; more if each of them
-may be a number.
-"""
 MAX_PATTERNS = 2_048
 """
 The patterns of some four secrets. To make them takes four milliseconds for each secret, once.
@@ -64,13 +60,6 @@ COMPARED_BYTES = 32
 _QUOTES = (b'"', b"'")
 _NOWHERE = [bytes((code,)) * 4 for code in range(1, 5)]
 """Patterns that no text has, but that begin with other bytes than a quotation mark."""
-_MARKS = frozenset(b"\"'")
-_NUMBER = frozenset(b"0123456789.eE+-")
-"""The bytes that a number between the strings may have."""
-
-_USUAL = _NUMBER | frozenset(b"abxy")
-"""The bytes that are often strings of their own, as names of rows are."""
-
 _BEGUN_ESCAPES = {
     PERCENT: re.compile(rb"%[0-9A-Fa-f]?[\"']"),
     AMPERSAND: re.compile(rb"&#?[A-Za-z0-9]{0,32}[\"']"),
@@ -89,19 +78,6 @@ _blank_behind = BytesAhoCorasick(
 )
 
 
-class PieceForm(NamedTuple):
-    """Bytes of a window that stand together, and on which sides there is a quotation mark."""
-
-    begin: int
-    end: int
-    is_begun: bool = False
-    is_ended: bool = False
-
-
-HALVES = (PieceForm(0, PIECE_BYTES), PieceForm(PIECE_BYTES, WINDOW_BYTES))
-"""The halves of a window."""
-
-
 class SplitPiece(NamedTuple):
     """Bytes of a value, at *at* of it, as they are written in a text that may hold it split."""
 
@@ -117,13 +93,14 @@ class SplitPiece(NamedTuple):
 
         Of bytes that may be a part of a number, the ends of the number are not looked for.
         """
-        if _NUMBER.issuperset(self.pattern):
+        if NUMBER.issuperset(self.pattern):
             return True
         after, end = position + len(self.pattern), self.at + len(self.pattern) - self.is_begun
         before = b"" if self.is_begun else text[max(position - COMPARED_BYTES, 0) : position]
         beginning = self.value[max(self.at - COMPARED_BYTES, 0) : self.at]
         following = text[after : after + COMPARED_BYTES]
-        expected = b"" if self.pattern[-1] in _MARKS else self.value[end : end + COMPARED_BYTES]
+        is_ended = self.pattern[-1] in QUOTATION_MARKS
+        expected = b"" if is_ended else self.value[end : end + COMPARED_BYTES]
         if self.in_any_case:
             before, following = before.lower(), following.lower()
         return _agree(following, expected) and _agree(before[::-1], beginning[::-1])
@@ -134,7 +111,7 @@ class SplitScreen:
     Knows short patterns, of which a text holds one if a value is split over its quoted strings.
 
     Of each value a window of eight bytes is looked for. However it is cut into strings, and into
-    the numbers between them, the text holds one of the patterns that `_forms` chooses, in whatever
+    the numbers between them, the text holds one of the patterns of `covering_forms`, in whatever
     order the strings are joined, and whichever quotation mark is the first one of a string.
     """
 
@@ -149,25 +126,39 @@ class SplitScreen:
         self._is_usable = self._fill(marks)
         self._has_short = self._is_usable and any(mark.length < WINDOW_BYTES for mark in marks)
         self._passes = {quote: [*_passes(patterns)] for quote, patterns in self._patterns.items()}
+        # A text has a separator in quotation marks wherever one follows the end of a string.
+        self._separators = [byte for byte in self._single if byte[0] in SEPARATORS]
+        sought = self._single.keys() - self._separators
         self._single_passes = {
-            quote: [*_passes(quote + byte + quote for byte in self._single)] for quote in _QUOTES
+            quote: [*_passes(quote + byte + quote for byte in sought)] for quote in _QUOTES
         }
+        self._all_single = frozenset(self._single).union(
+            b"%c" % byte
+            for byte_groups in self._single.values()
+            for others in byte_groups
+            for group in others
+            for byte in group
+        )
 
-    def is_unsplit(self, text: bytes, *, single_decoding: bool) -> bool:
+    def is_unsplit(self, text: bytes, *, single_decoding: bool, is_paired: bool) -> bool:
         """
         Return True only if no value is split over the strings of a decoding of the text.
 
         *single_decoding* says that the text has no decoding but itself, as `has_layers` finds.
+        *is_paired* says that each string of the text begins with an odd quotation mark of it.
         """
         if not self._is_usable:
             return False
         if single_decoding:
-            return not self._finds(text)
+            return not self._finds(text, is_paired=is_paired)
         # With escapes, a value of too few bytes to be searched for may be written with enough.
         decodings = None if self._has_short else separate_decodings(text)
-        return decodings is not None and not any(map(self._finds, decodings))
+        return decodings is not None and not any(
+            self._finds(layer, is_paired=is_paired and depth == 0)
+            for depth, layer in enumerate(decodings)
+        )
 
-    def _finds(self, text: bytes) -> bool:
+    def _finds(self, text: bytes, *, is_paired: bool) -> bool:
         quotes = [quote for quote in _QUOTES if quote[0] in text]
         passes = [automaton for quote in (b"", *quotes) for automaton in self._passes[quote]]
         view = memoryview(text)
@@ -179,11 +170,20 @@ class SplitScreen:
                     return True
                 if any(self._is_suspected(text, step + start) for _, start, _ in hits):
                     return True
-        return any(self._finds_single(text, quote) for quote in quotes)
+        is_plain = is_paired and BACKSLASH not in text
+        return any(
+            self._may_have_single(text, quote)
+            and not (is_plain and quote == b'"' and self._has_no_single(text, quote))
+            for quote in quotes
+        )
 
-    def _finds_single(self, text: bytes, quote: bytes) -> bool:
-        """Return whether a text has the strings of one byte that a value may be cut into."""
-        view, strings = memoryview(text), set[bytes]()
+    def _may_have_single(self, text: bytes, quote: bytes) -> bool:
+        """
+        Return whether a text has the strings of one byte that a value may be cut into.
+
+        True also if a string seems to be one, because it is between the ends of two others.
+        """
+        view, strings = memoryview(text), set[bytes](self._separators)
         for step in range(0, len(text), STEP_BYTES):
             part = view[step : step + STEP_BYTES + PIECE_BYTES]
             for automaton in self._single_passes[quote]:
@@ -193,14 +193,22 @@ class SplitScreen:
                 for _, start, _ in hits:
                     # The mark that ends a string may also begin one, which is not found then.
                     strings.update(text[at : at + 1] for at in (step + start + 1, step + start + 3))
-        others_of = [
-            byte_groups for string in strings for byte_groups in self._single.get(string, ())
-        ]
-        return len(others_of) > MAX_HELD or any(
-            all(
-                any(quote + b"%c" % byte + quote in text for byte in group) for group in byte_groups
-            )
-            for byte_groups in others_of
+        if sum(len(self._single.get(string, ())) for string in strings) > MAX_HELD:
+            return True
+        return self._are_strings(strings, lambda byte: quote + byte + quote in text)
+
+    def _has_no_single(self, text: bytes, quote: bytes) -> bool:
+        """Return the contrary of the same exactly, which takes longer."""
+        strings = own_strings(text, quote, self._all_single)
+        return not self._are_strings(strings, strings.__contains__)
+
+    def _are_strings(self, strings: Iterable[bytes], is_string: Callable[[bytes], bool]) -> bool:
+        """Return whether all bytes that a value may be cut into are strings of their own."""
+        return any(
+            is_string(string)
+            and all(any(is_string(b"%c" % byte) for byte in group) for group in byte_groups)
+            for string in strings
+            for byte_groups in self._single.get(string, ())
         )
 
     def _is_suspected(self, text: bytes, position: int) -> bool:
@@ -220,7 +228,7 @@ class SplitScreen:
             if len(values) > MAX_VALUES:
                 return False
         for value, is_hex in values:
-            at = _best_window(value, in_any_case=is_hex)
+            at = best_window(value, in_any_case=is_hex)
             if at is None:
                 return False
             self._add(value, at, in_any_case=is_hex)
@@ -230,19 +238,19 @@ class SplitScreen:
 
     def _add(self, value: bytes, at: int, *, in_any_case: bool) -> None:
         window = value[at : at + WINDOW_BYTES]
-        forms, singles = _forms(bytes(byte in _NUMBER for byte in window))
+        forms, singles = covering_forms(bytes(byte in NUMBER for byte in window))
         for form in forms:
             for quote in _QUOTES if form.is_begun or form.is_ended else (b"",):
-                pattern = _written(window, form, quote)
+                pattern = written(window, form, quote)
                 suspect = SplitPiece(value, in_any_case, at + form.begin, pattern, form.is_begun)
-                for written in _cases(pattern) if in_any_case else (pattern,):
-                    self._patterns[quote][written] = None
-                    self._suspects.setdefault(written, []).append(suspect)
+                for spelling in cases(pattern) if in_any_case else (pattern,):
+                    self._patterns[quote][spelling] = None
+                    self._suspects.setdefault(spelling, []).append(suspect)
         for positions in singles:
             bytes_ = [window[position : position + 1] for position in positions]
-            rarest, *other_bytes = sorted(bytes_, key=_rarity)
+            rarest, *other_bytes = sorted(bytes_, key=rarity)
             byte_groups = [byte + byte.upper() if in_any_case else byte for byte in other_bytes]
-            for byte in _cases(rarest) if in_any_case else (rarest,):
+            for byte in cases(rarest) if in_any_case else (rarest,):
                 self._single.setdefault(byte, set()).add(tuple(byte_groups))
 
 
@@ -289,7 +297,7 @@ def _matches(form: re.Pattern[bytes], text: bytes) -> bool:
 def _agree(text: bytes, value: bytes) -> bool:
     """Return whether both begin alike, up to the end of one of them or a quotation mark."""
     for text_byte, value_byte in zip(text, value, strict=False):
-        if text_byte in _MARKS:
+        if text_byte in QUOTATION_MARKS:
             return True
         if text_byte != value_byte:
             return False
@@ -310,90 +318,3 @@ def _passes(patterns: Iterable[bytes]) -> Iterator[BytesAhoCorasick]:
             matchkind=MatchKind.LeftmostFirst,
             implementation=Implementation.ContiguousNFA,
         )
-
-
-def _written(window: bytes, form: PieceForm, quote: bytes) -> bytes:
-    """Return the bytes of a window in that form."""
-    return quote * form.is_begun + window[form.begin : form.end] + quote * form.is_ended
-
-
-@cache
-def _forms(numbers: bytes) -> tuple[Sequence[PieceForm], Sequence[Sequence[int]]]:
-    """
-    Return forms of pieces, and places of single bytes, so that each way to cut a window has one.
-
-    *numbers* says for each byte whether it may be a part of a number. All bytes at the places of
-    one list are strings of their own.
-    """
-    cuts = [cut for size in range(1, 8) for cut in combinations(range(1, WINDOW_BYTES), size)]
-    uncovered = [_forms_of(cut, numbers) for cut in cuts]
-    chosen_forms: list[PieceForm] = []
-    singles: list[Sequence[int]] = []
-    counts = Counter(HALVES)
-    while uncovered:
-        best = max(counts, key=lambda form: (form.end - form.begin > 1, counts[form]))
-        covered = [cut_forms for cut_forms in uncovered if best in cut_forms]
-        if best.end - best.begin > 1:
-            chosen_forms.append(best)
-        else:
-            singles.append([form.begin for form in set.intersection(*covered)])
-        uncovered = [cut_forms for cut_forms in uncovered if best not in cut_forms]
-        counts = Counter(form for forms in uncovered for form in forms)
-    return chosen_forms, singles
-
-
-def _forms_of(cuts: Sequence[int], numbers: bytes) -> set[PieceForm]:
-    """Return the forms of four bytes, or of one in quotation marks, of a window cut there."""
-    forms: set[PieceForm] = set()
-    for begin, end in pairwise((0, *cuts, WINDOW_BYTES)):
-        forms.update(half for half in HALVES if begin <= half.begin and half.end <= end)
-        if all(numbers[begin:end]):
-            continue  # it may stand between the strings
-        size = end - begin
-        if begin and size >= PIECE_BYTES - 1:
-            forms.add(PieceForm(begin, begin + PIECE_BYTES - 1, is_begun=True))
-        if end < WINDOW_BYTES and size >= PIECE_BYTES - 1:
-            forms.add(PieceForm(end - PIECE_BYTES + 1, end, is_ended=True))
-        if begin and end < WINDOW_BYTES and size < PIECE_BYTES - 1:
-            forms.add(PieceForm(begin, end, is_begun=True, is_ended=True))
-    return forms
-
-
-def _best_window(value: bytes, *, in_any_case: bool) -> int | None:
-    """
-    Return where the window of a value begins that costs least to look for; None if there is none.
-
-    It is sought near the end, because keys of one service begin alike.
-    """
-    last = len(value) - WINDOW_BYTES
-    near_start, far_start = max(last - TRIED_WINDOWS, 0), max(last - MAX_TRIED, 0)
-    for positions, usual in (
-        (range(near_start, last + 1), _USUAL),
-        (range(far_start, near_start), _USUAL),
-        (range(far_start, last + 1), _NUMBER),
-    ):
-        usable = [at for at in positions if not usual.issuperset(value[at + 2 : at + 6])]
-        if usable:
-            return min(usable, key=partial(_cost, value, in_any_case))
-    return None
-
-
-def _cost(value: bytes, in_any_case: bool, at: int) -> tuple[int, int]:
-    window = value[at : at + WINDOW_BYTES]
-    halves = window[:PIECE_BYTES], window[PIECE_BYTES:]
-    numbers = sum(map(_NUMBER.issuperset, halves))
-    if in_any_case:
-        # Each letter doubles the patterns.
-        return numbers, len(window.translate(None, b"0123456789: "))
-    return numbers, sum(byte in _NUMBER for byte in window) + common_in(window)
-
-
-def _cases(text: bytes) -> Iterator[bytes]:
-    """Yield hexadecimal digits in each case of each letter."""
-    for letters in product(*({byte, byte.upper()} for byte in map(bytes, zip(text, strict=True)))):
-        yield b"".join(letters)
-
-
-def _rarity(byte: bytes) -> tuple[bool, bool, int]:
-    """Return how rarely a byte is a string of its own in texts, which often have `a` or `b`."""
-    return byte in b"abxy", byte.islower(), common_in(byte)

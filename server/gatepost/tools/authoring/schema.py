@@ -27,7 +27,7 @@ from pydantic_core import (
 )
 from typing_extensions import TypedDict
 
-from gatepost.documents.json_shape import values_bound
+from gatepost.documents.json_shape import may_overflow, values_bound
 from gatepost.tools.authoring.dependency import dependency_of
 from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.tools.schemas.bounded_validation import (
@@ -166,7 +166,7 @@ class _ArgumentCheck:
             if error.error_count() > MAX_LISTED:
                 failure = self._bounds.of_beginning(decoded(arguments), 1, hidden) or failure
         else:
-            if self._reads_floats:
+            if self._reads_floats and may_overflow(arguments):
                 decoded(arguments)  # infinity must not reach a tool
             return checked
         return _raised(failure)

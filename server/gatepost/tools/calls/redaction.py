@@ -16,6 +16,7 @@ from gatepost.redaction.redactor import (
     redact_logs_of,
 )
 from gatepost.redaction.secret_search import BACKSLASH
+from gatepost.tools.authoring.results import BEFORE_RESULT
 from gatepost.tools.calls.truncation import UNENCODABLE
 from gatepost.tools.context.client import InputRequest
 from gatepost.tools.offers.offer import Failure, Offer, Outcome, Tool
@@ -176,8 +177,18 @@ def is_harmless(
     # A private key in a list of its lines is known only by its beginning, as long as the text is
     # not taken apart.
     return _is_clear(encoded, redactor, redactor.has_no_beginning, promptly=promptly) and (
-        encoded == text or _is_clear(text, redactor, redactor.clear, promptly=promptly)
+        _repeats(text, encoded) or _is_clear(text, redactor, redactor.clear, promptly=promptly)
     )
+
+
+def _repeats(text: bytes, encoded: bytes) -> bool:
+    """
+    Return whether a text is that JSON, or the whole value of its only member, as `wrapped` makes.
+
+    What is found in the text would then be found in the JSON: around it are a name and an even
+    number of quotation marks, and nothing that an escape or a token may begin or end with.
+    """
+    return encoded == text or encoded == b"".join((BEFORE_RESULT, text, b"}"))
 
 
 def _only_text(outcome: Outcome) -> bytes | None:

@@ -187,6 +187,10 @@ class Bounds:
             MAX_STEPS // branching.steps[-1],
             MAX_EXTREME if self._divides else MAX_STEPS,
         )
+        subschemas, steps = branching.subschemas[-1], branching.steps[-1]
+        self._unrefused = min(self._max_steps(subschemas) // subschemas, MAX_STEPS // steps)
+        if self._divides:
+            self._unrefused = 0  # a few large numbers may be too many
         self.harmless_bytes = 2 * self._harmless
         """A document of this length cannot have too many values: each takes two bytes."""
 
@@ -208,12 +212,15 @@ class Bounds:
         document, if the caller has it.
         """
         is_long = len(arguments) > LONG_BYTES  # a validation error would copy all of it
-        if not is_long and values_bound(arguments) <= self._harmless:
+        max_values = values_bound(arguments)
+        if not is_long and max_values <= self._harmless:
             return False
         if len(arguments) * self._looks > MAX_SEARCHED:
             raise ToolFailure("validation", TOO_MUCH_TO_SEARCH)
         if value is UNSET:
             value = decoded(arguments)
+        if max_values <= self._unrefused and self.validator.is_valid(value):
+            return True  # most long documents, without counting their values
         values, depth = _size(value)
         subschemas, members, steps = self._branching.maxima_at(depth)
         self._bound(value, values, subschemas, steps)
@@ -223,9 +230,12 @@ class Bounds:
             raise self._explained(value, subschemas, members, self.hidden(arguments))
         return True
 
+    def _max_steps(self, subschemas: int) -> int:
+        return MAX_STEPS if subschemas == 1 else self._most_steps
+
     def _bound(self, value: Any, values: int, subschemas: int, steps: int) -> None:
         """Refuse a document that would take too many steps."""
-        max_steps = MAX_STEPS if subschemas == 1 else self._most_steps
+        max_steps = self._max_steps(subschemas)
         if values * subschemas > max_steps or values * steps > MAX_STEPS:
             raise ToolFailure(
                 "validation",

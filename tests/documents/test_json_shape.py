@@ -1,0 +1,26 @@
+"""What the bytes of JSON show without decoding it."""
+
+from math import isfinite
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.documents.json_shape import may_overflow
+
+
+@given(
+    st.integers(1, 330).map("1".__mul__) | st.integers(0, 10**20).map(str),
+    st.sampled_from(["", ".5", ".000000000000000000001"]),
+    st.sampled_from(["", "e", "E", "e+", "E-"]),
+    st.integers(0, 400),
+)
+def test_a_number_that_is_infinite_is_never_overlooked(
+    digits: str, fraction: str, mark: str, exponent: int
+) -> None:
+    """A body without such numbers is not decoded to look for them."""
+    number = digits + fraction + (f"{mark}{exponent}" if mark else "")
+
+    assert may_overflow(f'{{"text": "1, 2", "value": [0, {number}]}}'.encode()) or isfinite(
+        float(number)
+    )
+    assert not may_overflow(b'{"name": "A row", "total": 12.5, "tags": ["a", "e"], "id": 9}')
