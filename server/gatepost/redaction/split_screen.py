@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from gatepost.redaction.matching import Hex, KnownMatch
+from gatepost.redaction.quoted_strings import SEPARATOR
 from gatepost.redaction.screen import (
     PIECE_BYTES,
     PIECES_AT_ONCE,
@@ -21,13 +22,13 @@ from gatepost.redaction.secret_search import (
     AMPERSAND,
     BACKSLASH,
     BLANKS,
-    CARRIAGE_RETURN,
     DEEPEST,
     PERCENT,
     has_breaks,
     is_escaped,
     layers,
     unescaped,
+    unwrapped,
 )
 
 WINDOW_BYTES = 2 * PIECE_BYTES
@@ -68,8 +69,8 @@ _MARKS = frozenset(b"\"'")
 _NUMBER = frozenset(b"0123456789.eE+-")
 """The bytes that a number between the strings may have."""
 
-_USUAL = _NUMBER | frozenset(b"abxy")
-"""The bytes that are often strings of their own, as names of rows are."""
+_USUAL = _NUMBER | frozenset(b"abxy,:")
+"""The bytes that are often strings of their own, as names of rows are, or seem to be."""
 
 _BEGUN_ESCAPES = {
     PERCENT: re.compile(rb"%[0-9A-Fa-f]?[\"']"),
@@ -80,9 +81,7 @@ _BEGUN_ESCAPES = {
     ),
 }
 """The ends of strings that may be an escape together with the beginning of another string."""
-_BREAK_BEFORE = re.compile(rb"\n(?:[ \t\x0b\f]{0,63}[\"']|[ \t\x0b\f]{64})")
-"""A line break before a quotation mark, or before so many blanks that one may be behind them."""
-_LONGEST = 65
+_LONGEST = 36
 """The length of the longest match of these forms in bytes."""
 _blank_behind = BytesAhoCorasick(
     [quote + bytes((blank,)) for quote in _QUOTES for blank in BLANKS], MatchKind.LeftmostFirst
@@ -251,7 +250,7 @@ def separate_decodings(text: bytes) -> list[bytes] | None:
     Return the decodings of a text that may hold escapes and line breaks.
 
     Return None unless each string can be decoded apart from the strings it may be joined with: no
-    escape may begin in one and end in another, and no line break may have its indentation there.
+    escape may begin in one and end in another.
     """
     decodings = layers(text)
     is_wrapped = len(decodings) > 1 and has_breaks(decodings[-2]) and not has_breaks(decodings[-1])
@@ -260,10 +259,10 @@ def separate_decodings(text: bytes) -> list[bytes] | None:
         return None  # more escapes may be left
     if is_wrapped:
         last, outer = decodings[-2:]
-        if has_pattern(_blank_behind, last) and (
-            CARRIAGE_RETURN in last or _matches(_BREAK_BEFORE, last)
-        ):
-            return None
+        if has_pattern(_blank_behind, last):
+            # Behind a string that ends with a line break, the first blanks are its indentation.
+            indented = [last.replace(quote, quote + b"\n") for quote in _QUOTES if quote in last]
+            decodings[-1] = SEPARATOR.join([outer, *map(unwrapped, indented)])
         if is_escaped(outer) and unescaped(outer) != outer:
             return None
     for depth, layer in enumerate(decodings):
@@ -394,6 +393,6 @@ def _cases(text: bytes) -> Iterator[bytes]:
         yield b"".join(letters)
 
 
-def _rarity(byte: bytes) -> tuple[bool, bool, int]:
-    """Return how rarely a byte is a string of its own in texts, which often have `a` or `b`."""
-    return byte in b"abxy", byte.islower(), common_in(byte)
+def _rarity(byte: bytes) -> tuple[bool, bool, bool, int]:
+    """Return how rarely a byte is a string of its own in texts, or seems to be."""
+    return byte in b",:", byte in b"abxy", byte.islower(), common_in(byte)
