@@ -54,7 +54,7 @@ def is_surely_clear(encoded: bytes, redactor: Redactor, *, goes_on: bool = False
     if redactor.is_empty:
         return True
     has_inner_quotes = b'\\"' in encoded or b"\\u0022" in encoded
-    return (redactor.is_unsplit_anywhere if has_inner_quotes else redactor.is_unsplit)(decoded)
+    return redactor.is_unsplit(decoded, is_paired=not has_inner_quotes)
 
 
 def decoded_in_place(encoded: bytes) -> bytes | None:

@@ -119,17 +119,15 @@ class Redactor:
         _screens.add(screen)
         return screen
 
-    def is_unsplit(self, text: bytes) -> bool:
-        """Return True only if no secret is split over the quoted strings of a text."""
-        return self._split_screen is not None and self._split_screen.is_unsplit(
-            text, single_decoding=not has_layers(text)
-        )
+    def is_unsplit(self, text: bytes, *, is_paired: bool = True) -> bool:
+        """
+        Return True only if no secret is split over the quoted strings of a text.
 
-    def is_unsplit_anywhere(self, text: bytes) -> bool:
-        """Return the same of a text in which any quotation mark may begin or end a string."""
+        Without *is_paired* a string may also begin behind an even number of quotation marks.
+        """
         # With a backslash, the first mark may be an escaped one.
         return self._split_screen is not None and self._split_screen.is_unsplit(
-            text + b"\\", single_decoding=not has_layers(text)
+            text if is_paired else text + b"\\", single_decoding=not has_layers(text)
         )
 
     def is_promptly_unsplit(self, text: bytes) -> bool:
