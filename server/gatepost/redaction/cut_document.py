@@ -113,18 +113,18 @@ def _suffices(head: bytes, cut_at: int, redactor: Redactor, *, quickly: bool = F
         following = remainder.partition(b'"')[2] if is_begun else remainder
         decoded = decoded_in_place(following)
         if decoded is not None and not _has_marks(decoded):
-            return _least([plain_string(_whole_values(following, b'"'))]) >= needed
-        return not quickly and _least(_value_decodings(following)) >= needed
+            return _shortest_size([plain_string(_whole_values(following, b'"'))]) >= needed
+        return not quickly and _shortest_size(_value_decodings(following)) >= needed
     first = before.rfind(b'"')
     if before[:first].rstrip()[-1:] not in _BEFORE_VALUES:
         return False  # the string may be a name
     string, decoded = before[first + 1 :] + remainder, plain_string(remainder)
     if not _has_marks(decoded) and _ESCAPED_APOSTROPHE not in remainder:
-        return _least(_inner_values(string, decoded)) >= needed
-    return not quickly and _least(_inner_decodings(string, remainder)) >= needed
+        return _shortest_size(_inner_values(string, decoded)) >= needed
+    return not quickly and _shortest_size(_inner_decodings(string, remainder)) >= needed
 
 
-def _least(decodings: Sequence[bytes]) -> int:
+def _shortest_size(decodings: Sequence[bytes]) -> int:
     """Return the size of the shortest of some texts, without blanks."""
     return min(len(decoding.translate(None, _BLANKS)) for decoding in decodings)
 
@@ -142,16 +142,16 @@ def _whole_values(text: bytes, quote: bytes) -> bytes:
     return b"".join([string for string, gap in strings if gap.lstrip()[:1] != b":"])
 
 
-def _inner_values(string: bytes, behind: bytes) -> list[bytes]:
+def _inner_values(string: bytes, remainder: bytes) -> list[bytes]:
     """
-    Return what may stand at the end of a string, *behind*, which has a single decoding.
+    Return what may stand at the end of a string, *remainder*, which has a single decoding.
 
     Then the values alone, without names and numbers, are the shortest of all orders.
     """
-    values = [behind]
+    values = [remainder]
     for quote in _quotes_in(string):
         # The first mark begins or ends a string.
-        variants = behind, behind.partition(quote)[2]
+        variants = remainder, remainder.partition(quote)[2]
         values += [_whole_values(variant, quote) for variant in variants]
     return values
 
@@ -171,13 +171,13 @@ def _value_decodings(text: bytes) -> list[bytes]:
     return [layer for view in _views(text, b'"', is_separate) for layer in _decodings(view)]
 
 
-def _inner_decodings(string: bytes, behind: bytes) -> list[bytes]:
-    """Return what may stand at the end of a string, *behind*, in each order and decoding."""
-    decodings = decoded = _decodings(behind)
+def _inner_decodings(string: bytes, remainder: bytes) -> list[bytes]:
+    """Return what may stand at the end of a string, *remainder*, in each order and decoding."""
+    decodings = decoded = _decodings(remainder)
     # If the text after the cut cannot be decoded, the string stays as it is written, without any
     # `"`.
-    written = layers(behind) if BACKSLASH in behind else []
-    is_separate = _is_separate(decoded[0]) and _is_separate(behind)
+    written = layers(remainder) if BACKSLASH in remainder else []
+    is_separate = _is_separate(decoded[0]) and _is_separate(remainder)
     for quote in _quotes_in(string):
         texts = {*decoded, *written[quote == b'"' :]}
         decodings = [*decodings, *_quoted_values(texts, quote, is_separate)]
