@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.redaction.clear_document import are_clear, is_surely_clear
+from gatepost.redaction.clear_document import is_surely_clear
 from gatepost.redaction.cut_document import NEAR_BYTES, cut_whole, is_clear_before
 from gatepost.redaction.json_document import bare, cleaned
-from gatepost.redaction.redactor import Redactor
+from gatepost.redaction.redactor import Redactor, are_clear
 from tests.redaction.test_automaton import TEXT_PIECES
 from tests.redaction.test_encodings import REDACTOR, SECRETS
 from tests.support.measuring import each

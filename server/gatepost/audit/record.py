@@ -7,9 +7,9 @@ from typing import Literal, TypeGuard
 import msgspec
 
 from gatepost.audit.chain import text
-from gatepost.redaction.clear_document import are_clear
 from gatepost.redaction.cut_document import cut_whole, is_clear_before
 from gatepost.redaction.json_document import cleaned
+from gatepost.redaction.redactor import are_clear
 from gatepost.storage.audit import (
     FIRST_WRITER,
     AuditQuery,

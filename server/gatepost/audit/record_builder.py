@@ -28,8 +28,7 @@ from gatepost.audit.record import (
     with_origin,
 )
 from gatepost.config.audit import AuditSettings
-from gatepost.redaction.clear_document import are_clear
-from gatepost.redaction.redactor import Redactor
+from gatepost.redaction.redactor import Redactor, are_clear
 from gatepost.storage.audit import RECORD_BYTES, NewAuditRecord, Sort
 from gatepost.tools.calls.redacted_call import RedactedCall
 from gatepost.tools.offers.offer import Call, Failure

@@ -1,35 +1,15 @@
 """Find out with a few searches of a JSON document as a whole that it has no secrets."""
 
-from collections.abc import Sequence
-
 import msgspec
 
 from gatepost.redaction.json_document import JsonDocument, bare
-from gatepost.redaction.quoted_strings import SEPARATOR
-from gatepost.redaction.redactor import Redactor, quoted
+from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.secret_search import BACKSLASH
 
 _CONTROLS = ((b"\n", b"\\n"), (b"\r", b"\\r"), (b"\t", b"\\t"))
 """The white space of JSON that no string may have, and how strings write it."""
 _LAST_BACKSLASHES = (b'\\u005c"', b'\\u005C"')
 _text = msgspec.json.Decoder(str).decode
-
-
-def are_clear(documents: Sequence[bytes], redactor: Redactor) -> bool:
-    """
-    Return True only if `cleaned` would find nothing in any of these JSON documents.
-
-    It decides the usual case, short documents without escapes, at a fraction of the cost.
-    """
-    joined = SEPARATOR.join(documents)
-    if BACKSLASH in joined:
-        return False
-    # A secret that seems to be split over two documents is searched again in each document. So is
-    # what a token's form begins with, because a private key may be a list of its lines.
-    return (
-        redactor.surely_clear(joined)
-        or not any(redactor.spans(JsonDocument(document).text) for document in documents)
-    ) and not quoted(joined, redactor)
 
 
 def is_surely_clear(encoded: bytes, redactor: Redactor, *, goes_on: bool = False) -> bool:

@@ -5,7 +5,7 @@ Texts for the log are redacted for the current call.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Protocol
@@ -279,6 +279,22 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
                 start, end = all_readings[depth].source(span.start, span.end)
                 quoted_spans.append(SecretSpan(start, end, span.name))
     return quoted_spans
+
+
+def are_clear(documents: Sequence[bytes], redactor: Redactor) -> bool:
+    """
+    Return True only if `cleaned` would find nothing in any of these JSON documents.
+
+    It decides the usual case, short documents without escapes, at a fraction of the cost.
+    """
+    joined = SEPARATOR.join(documents)
+    # A secret that seems to be split over two documents is searched again in each document.
+    if BACKSLASH in joined or not redactor.clear(joined) or quoted(joined, redactor):
+        return False
+    if b"-----BEGIN " not in joined and not has_layers(joined):
+        return True
+    # A private key may be a list of its lines, which only the strings by themselves show.
+    return not any(redactor.spans(SEPARATOR.join(text.split(b'"')[1::2])) for text in documents)
 
 
 def cleaned_text(text: str, redactor: Redactor) -> str:

@@ -17,9 +17,8 @@ from gatepost.policy.approvals.policies import variables_of
 from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.policy.idempotency.idempotency_record import DAY_S, RecordTemplate, digest_of
 from gatepost.redaction import json_document
-from gatepost.redaction.clear_document import are_clear
 from gatepost.redaction.hidden_text import hides_arguments, hides_words
-from gatepost.redaction.redactor import is_prompt
+from gatepost.redaction.redactor import are_clear, is_prompt
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord
 from gatepost.tools.calls.redaction import Redaction
