@@ -257,6 +257,23 @@ def test_arguments_redacted_together_equal_arguments_redacted_alone(left_out: li
     assert arguments == [shown_arguments(a_guard(call), most) for call in calls]
 
 
+@each("more", ["", "y" * 6_000, 'a "text"\n'], ids=len)
+def test_a_private_key_in_a_list_of_its_lines_is_redacted(more: str) -> None:
+    """Tools that take the lines of a file get such arguments."""
+    lines = [
+        "-----BEGIN PRIVATE KEY-----",
+        *["c2VjcmV0IGtleQ" * 4] * 3,
+        "-----END PRIVATE KEY-----",
+    ]
+    call = a_call(arguments=encode_json({"lines": lines, "more": more}))
+
+    (record,) = new_records([entry_of(call, a_guard(call))])
+
+    shown = decode_side(record.side or "")["arguments"][1]
+    assert shown.count("[REDACTED:PRIVATE_KEY]") == len(lines)
+    assert "c2VjcmV0" not in shown
+
+
 FILLER_TEXT = b"y" * 200_000
 LONG_ARGUMENTS: dict[str, tuple[bytes, bytes]] = {
     "nothing": (b'{"a": "' + FILLER_TEXT + b'"}', b'{"a": "yyy'),

@@ -1,13 +1,17 @@
 """An audit record shows the beginning of long arguments, without any part of a secret."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatepost.redaction.clear_document import is_surely_clear
 from gatepost.redaction.cut_document import NEAR_BYTES, cut_whole, is_clear_before
 from gatepost.redaction.json_document import bare, cleaned
-from gatepost.redaction.redactor import Redactor
+from gatepost.redaction.redactor import Redactor, are_clear
 from tests.redaction.test_automaton import TEXT_PIECES
 from tests.redaction.test_encodings import REDACTOR, SECRETS
 from tests.support.measuring import each
@@ -123,6 +127,61 @@ def test_a_clear_text_of_many_values_before_a_cut_has_no_secret(
         if is_clear_before(encoded, cut + 13, REDACTOR):
             prefix = bare(encoded[: cut + 1])
             assert bare(cleaned(encoded, REDACTOR) or encoded).startswith(prefix)
+
+
+PLANTED = st.lists(
+    st.sampled_from(
+        ["x", "it's", 'a "b"', "50%", "\n", "  y", 7, "a\\", "\ud800", FIRST_PART, SECOND_PART]
+    ),
+    max_size=7,
+)
+WRITERS = (
+    json.dumps,
+    repr,
+    partial(json.dumps, indent=2),
+    lambda values: "\n".join(map(str, values)),
+)
+
+
+@pytest.mark.requirement("P13")
+@given(PLANTED, st.sampled_from(WRITERS), st.integers(0, 2), st.integers(1, 60))
+def test_a_surely_clear_document_has_no_secret(
+    values: list[object], written: Callable[[object], str], nested: int, cut: int
+) -> None:
+    """A search of its strings, taken apart, finds none either, also if its end is missing."""
+    document: object = values
+    for _ in range(nested):
+        document = [written(document), 1]
+    encoded = json.dumps(document).encode()
+    for text in (encoded, encoded[:cut]):
+        if is_surely_clear(text, REDACTOR):
+            assert cleaned(text, REDACTOR) is None
+
+
+@pytest.mark.requirement("P13")
+def test_a_private_key_in_a_list_of_its_lines_is_not_surely_clear() -> None:
+    """Tools that take the lines of a file get such arguments."""
+    lines = [
+        "-----BEGIN PRIVATE KEY-----",
+        *["c2VjcmV0IGtleQ" * 4] * 3,
+        "-----END PRIVATE KEY-----",
+    ]
+    for document in (lines, {"lines": lines, "path": 'a "b"\n'}):
+        encoded = json.dumps(document).encode()
+
+        assert not are_clear([encoded], REDACTOR)
+        assert not is_surely_clear(encoded, REDACTOR)
+
+
+def test_usual_documents_are_decided_by_searches_of_the_whole() -> None:
+    """To take them apart takes ten times as long."""
+    row = {"id": 12345, "name": 'A "row" of a table\n', "share": "50 % of it", "tags": ["a", "b"]}
+    redactor = Redactor({"KEY": FIRST_PART + SECOND_PART})
+
+    for indent in (None, 2):
+        rows = json.dumps([row] * 60, indent=indent)
+        for document in (json.loads(rows), {"q": rows}, {"q": "It's a task-list:\n" + rows}):
+            assert is_surely_clear(json.dumps(document).encode(), redactor)
 
 
 def test_only_the_values_near_the_cut_are_searched() -> None:

@@ -130,6 +130,29 @@ def test_an_escape_split_over_two_strings_is_found(spread: str, quote: str) -> N
 
 
 @pytest.mark.requirement("P13")
+@each("quote", ['"', "'"], ids=str)
+def test_every_way_to_cut_a_secret_over_indented_lines_is_found(quote: str) -> None:
+    """Behind a string that ends with a line break, the first blanks are an indentation."""
+    redactor = Redactor({"KEY": SHORT_SECRET})
+    for pieces in all_splits(SHORT_SECRET):
+        for broken in ("\n", "\r\n  "):
+            indented = [f"  {piece}{broken}" for piece in pieces]
+            planted = ",\n  ".join(f"{quote}{piece}{quote}" for piece in indented)
+
+            clean = cleaned_text(f"{TABLE}, [\n{planted}\n]", redactor)
+
+            assert clean.count("[REDACTED:KEY]") == len(pieces), indented
+
+
+@each("indent", [0, 1, 4], ids=str)
+def test_indented_documents_are_screened(indent: int) -> None:
+    """They are as usual as others; a search takes ten times as long."""
+    redactor = Redactor({"KEY": SHORT_SECRET})
+
+    assert redactor.is_unsplit(json.dumps([ROW] * 50, indent=indent).encode())
+
+
+@pytest.mark.requirement("P13")
 @each("spread", SPREAD_SECRETS, ids=str)
 def test_an_escape_split_at_the_end_of_a_search_step_is_found(spread: str) -> None:
     """A long text is searched in steps, and any place in it may be the end of one."""

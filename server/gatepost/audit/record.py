@@ -276,9 +276,9 @@ def shown_arguments(redacted: RedactedCall, max_bytes: int) -> str:
     """Return the call's arguments without secrets, cut to *max_bytes* bytes."""
     arguments = redacted.call.arguments
     data, redactor = cut_whole(arguments, max_bytes + OVERLAP_BYTES), redacted.now()
-    if not is_clear_before(data, max_bytes, redactor):
-        # The quotation mark ends a string that the cut has left open.
-        clean = None if are_clear([data + b'"'], redactor) else cleaned(data, redactor)
+    # The quotation mark ends a string that the cut has left open.
+    if not (is_clear_before(data, max_bytes, redactor) or are_clear([data + b'"'], redactor)):
+        clean = cleaned(data, redactor)
         data = data if clean is None else clean
     if len(arguments) <= max_bytes:
         return text(data.decode(errors="replace"), len(data))

@@ -28,6 +28,12 @@ LONGEST = 34
 """The length of the longest escape in bytes."""
 WINDOW_BYTES = 65_536
 """The number of bytes that are searched for escapes at once."""
+HEAD_BYTES, BYTES_PER_MARK = 512, 64
+"""
+The pattern of escapes is tried at each byte of a text's beginning, and of texts where the first
+characters of escapes are more frequent.
+"""
+_ONE_MARK = bytes.maketrans(b"%&", b"\\\\")
 WRAP = re.compile(rb"([\r\n]+[ \t\x0b\f]*)")
 """A line break with the following indentation; base64 is often wrapped."""
 BACKSLASH, PERCENT, AMPERSAND, NEWLINE, CARRIAGE_RETURN = b"\\%&\n\r"
@@ -85,8 +91,9 @@ def is_escaped(text: bytes) -> bool:
     # ten times as much.
     if not (BACKSLASH in text or PERCENT in text or AMPERSAND in text):
         return False
-    return any(
-        ESCAPE.search(text, start, start + WINDOW_BYTES + LONGEST)
+    # A text with any usually has one near its beginning.
+    return ESCAPE.search(text, 0, HEAD_BYTES) is not None or any(
+        len(_split_escapes(text[start : start + WINDOW_BYTES + LONGEST])) > 1
         for start in range(0, len(text), WINDOW_BYTES)
     )
 
@@ -133,7 +140,7 @@ def _windows(text: bytes) -> Iterator[list[bytes]]:
     """
     start = 0
     while len(text) - start > WINDOW_BYTES:
-        pieces = ESCAPE.split(text[start : start + WINDOW_BYTES])
+        pieces = _split_escapes(text[start : start + WINDOW_BYTES])
         carried_bytes = 0
         # An escape that begins this close to the end may become another one with the next part.
         while carried_bytes + len(pieces[-1]) < LONGEST:
@@ -143,7 +150,25 @@ def _windows(text: bytes) -> Iterator[list[bytes]]:
             carried_bytes = LONGEST
         yield pieces
         start += WINDOW_BYTES - carried_bytes
-    yield ESCAPE.split(text[start:])
+    yield _split_escapes(text[start:])
+
+
+def _split_escapes(text: bytes) -> list[bytes]:
+    """Return the result of `ESCAPE.split`, a few times faster for the usual text."""
+    marks = text.count(b"\\") + text.count(b"%") + text.count(b"&")
+    if marks * BYTES_PER_MARK > len(text):
+        return ESCAPE.split(text)
+    # The pattern looks at each byte; here it is only tried where an escape may begin.
+    pieces: list[bytes] = []
+    begin = at = 0
+    for segment in text.translate(_ONE_MARK).split(b"\\", marks)[:-1]:
+        at += len(segment)
+        if at >= begin and (match := ESCAPE.match(text, at)):
+            pieces += text[begin:at], match[0]
+            begin = match.end()
+        at += 1
+    pieces.append(text[begin:])
+    return pieces
 
 
 def unescaped(text: bytes) -> bytes:

@@ -7,19 +7,19 @@ from typing import NamedTuple
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from gatepost.redaction.matching import Hex, KnownMatch
-from gatepost.redaction.quoted_strings import own_strings
+from gatepost.redaction.quoted_strings import SEPARATOR, own_strings
 from gatepost.redaction.screen import PIECE_BYTES, PIECES_AT_ONCE, STEP_BYTES, has_pattern
 from gatepost.redaction.secret_search import (
     AMPERSAND,
     BACKSLASH,
     BLANKS,
-    CARRIAGE_RETURN,
     DEEPEST,
     PERCENT,
     has_breaks,
     is_escaped,
     layers,
     unescaped,
+    unwrapped,
 )
 from gatepost.redaction.split_windows import (
     NUMBER,
@@ -69,9 +69,7 @@ _BEGUN_ESCAPES = {
     ),
 }
 """The ends of strings that may be an escape together with the beginning of another string."""
-_BREAK_BEFORE = re.compile(rb"\n(?:[ \t\x0b\f]{0,63}[\"']|[ \t\x0b\f]{64})")
-"""A line break before a quotation mark, or before so many blanks that one may be behind them."""
-_LONGEST = 65
+_LONGEST = 36
 """The length of the longest match of these forms in bytes."""
 _blank_behind = BytesAhoCorasick(
     [quote + bytes((blank,)) for quote in _QUOTES for blank in BLANKS], MatchKind.LeftmostFirst
@@ -259,7 +257,7 @@ def separate_decodings(text: bytes) -> list[bytes] | None:
     Return the decodings of a text that may hold escapes and line breaks.
 
     Return None unless each string can be decoded apart from the strings it may be joined with: no
-    escape may begin in one and end in another, and no line break may have its indentation there.
+    escape may begin in one and end in another.
     """
     decodings = layers(text)
     is_wrapped = len(decodings) > 1 and has_breaks(decodings[-2]) and not has_breaks(decodings[-1])
@@ -268,10 +266,10 @@ def separate_decodings(text: bytes) -> list[bytes] | None:
         return None  # more escapes may be left
     if is_wrapped:
         last, outer = decodings[-2:]
-        if has_pattern(_blank_behind, last) and (
-            CARRIAGE_RETURN in last or _matches(_BREAK_BEFORE, last)
-        ):
-            return None
+        if has_pattern(_blank_behind, last):
+            # Behind a string that ends with a line break, the first blanks are its indentation.
+            indented = [last.replace(quote, quote + b"\n") for quote in _QUOTES if quote in last]
+            decodings[-1] = SEPARATOR.join([outer, *map(unwrapped, indented)])
         if is_escaped(outer) and unescaped(outer) != outer:
             return None
     for depth, layer in enumerate(decodings):
