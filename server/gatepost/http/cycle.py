@@ -182,8 +182,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
             identity = f"x-request-id: {scope[REQUEST_ID]}\r\n".encode("ascii")
             if ANSWER_HEADERS in scope:
                 fields = (*fields, *scope[ANSWER_HEADERS])
-        if not self.keep_alive:
-            identity += LAST_ANSWER
+        identity += b"" if self.keep_alive else LAST_ANSWER
         # The fields that the server adds to every answer change once a second.
         default = connection.server_state.default_headers
         cached = STREAM_HEAD if is_stream else OK_HEAD if status == OK else REFUSAL_HEAD
