@@ -7,7 +7,7 @@ import sys
 from tests.architecture.source import ROOT
 
 WALK_LINE = re.compile(r"^(\w+)\b.*: (\d+) files, (\d+) functions$", re.MULTILINE)
-MAX_FILES_AND_FUNCTIONS = {"warm": (32, 104), "approval": (62, 322), "approved": (66, 389)}
+MAX_FILES_AND_FUNCTIONS = {"warm": (32, 104), "approval": (60, 312), "approved": (64, 378)}
 """Files and functions of each walk: lower these when a walk gets shorter."""
 WARM_RUNS = 3
 

@@ -19,7 +19,6 @@ from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import opened
 from gatepost.storage.sql.sqlite import connect
 from gatepost.storage.sql.sqlite_audit_wal import has_more
-from gatepost.storage.sql.sqlite_connection import QueuedConnection
 from tests.storage.test_audit import linked, new_record
 from tests.storage.test_sqlite_wal import LONG_WAIT_S, FileProcess, path
 from tests.support.measuring import capture_logs
@@ -59,7 +58,7 @@ def kill(records: FileProcess) -> None:
     vars(records.store)["_linker"] = None
 
 
-class FullDatabase(QueuedConnection):
+class FullDatabase(sqlite3.Connection):
     """Its disk is full when a transaction is to be committed."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:

@@ -4,28 +4,36 @@ import asyncio
 import fcntl
 import os
 import signal
-import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
-from gatepost.storage.errors import StoreRefused
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.sql import sqlite
-from gatepost.storage.sql.records import opened
+from gatepost.storage.sql.records import SqlRecords, opened
+from gatepost.storage.sql.sqlite_audit_merger import SqliteConnection
+from gatepost.storage.sql.tables import ENTRIES
 from tests.conftest import task
 from tests.support.processes import Process, python_environment
 
 LOCK_PROGRAM = """
-import sqlite3, sys
-from gatepost.storage.sql.sqlite import connect
+import asyncio, sys
+from gatepost.storage.sql.records import opened
 
-connect(sys.argv[1]).execute("BEGIN IMMEDIATE")
-print("writing", flush=True)
-sys.stdin.read()
+def hold(connection):
+    connection.exec_driver_sql("DELETE FROM tasks")
+    print("writing", flush=True)
+    sys.stdin.read()
+
+async def main():
+    await (await opened(sys.argv[1])).database.transaction(hold, within_s=60)
+
+asyncio.run(main())
 """
 
 
@@ -54,136 +62,156 @@ def is_free(database: Path) -> bool:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "records.db"
-    path.touch(mode=0o600)
-    with sqlite.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE notes (text UNIQUE)")
-    connection.close()
-    return path
+    return tmp_path / "records.db"
 
 
 @pytest.fixture
-def connection(file: Path) -> Iterator[sqlite3.Connection]:
-    connection = sqlite.connect(str(file))
-    yield connection
-    connection.close()
+async def records(file: Path) -> AsyncIterator[SqlRecords]:
+    records = await opened(f"sqlite:///{file}")
+    yield records
+    await records.aclose()
 
 
-async def test_every_write_waits_for_the_previous_writer(tmp_path: Path) -> None:
-    """Writes through the pool of connections wait as well; readers do not."""
-    database = tmp_path / "records.db"
-    records = await opened(f"sqlite:///{database}")
-    holder = LockHolder(database)
+async def test_a_change_waits_for_the_previous_writer(records: SqlRecords, file: Path) -> None:
+    """Readers do not wait."""
+    holder = LockHolder(file)
     writing = asyncio.create_task(records.for_tenant("acme").tasks.create(task()))
     assert await records.for_tenant("acme").tasks.count(b"nobody") == 0
     assert not writing.done()
 
     holder.release()
     await asyncio.wait_for(writing, 10)
-    assert is_free(database)
-    await records.aclose()
+    assert is_free(file)
 
 
-def test_a_writer_waits_in_its_own_thread(file: Path, connection: sqlite3.Connection) -> None:
-    """The thread waits until the previous writer has finished."""
+async def test_audit_records_wait_for_the_previous_writer(records: SqlRecords, file: Path) -> None:
+    """Their thread waits, as that of the changes does."""
     holder, done = LockHolder(file), threading.Event()
 
     def write() -> None:
-        with sqlite.connect(str(file)) as another:
-            another.execute("INSERT INTO notes VALUES ('a')")
-        another.close()
-        done.set()
+        with SqliteConnection(str(file)).transaction():
+            done.set()
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    assert connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
+    writing = asyncio.create_task(asyncio.to_thread(write))
+    assert await records.for_tenant("acme").tasks.count(b"nobody") == 0
     assert not done.is_set()
 
     holder.release()
-    assert done.wait(10)
-    thread.join()
+    await asyncio.wait_for(writing, 10)
+    assert done.is_set()
+    assert is_free(file)
 
 
-def commit(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("INSERT INTO notes VALUES ('a')")
-    connection.execute("COMMIT")
+async def commit(records: SqlRecords, _: Path) -> None:
+    await records.for_tenant("acme").tasks.create(task())
 
 
-def in_a_block(connection: sqlite3.Connection) -> None:
-    with connection:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany("INSERT INTO notes VALUES (?)", [("a",), ("b",)])
+async def violate_key(records: SqlRecords, _: Path) -> None:
+    def violate(connection: Connection) -> None:
+        row = {"tenant": "acme", "subject": "notes", "key": "a", "revision": 1, "updated_at": 0.0}
+        connection.execute(ENTRIES.insert(), [row, row])
+
+    with pytest.raises(IntegrityError):
+        await records.database.transaction(violate)
 
 
-def roll_back(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    connection.rollback()
+async def end_with(statement: str, records: SqlRecords) -> None:
+    def end(connection: Connection) -> None:
+        connection.exec_driver_sql(statement)
+
+    with pytest.raises(StoreUnavailable):
+        await records.database.transaction(end)
 
 
-def autocommit(connection: sqlite3.Connection) -> None:
-    connection.execute("INSERT INTO notes VALUES ('a')")
+async def roll_back(records: SqlRecords, _: Path) -> None:
+    await end_with("ROLLBACK", records)
 
 
-def violate_key(connection: sqlite3.Connection) -> None:
-    connection.execute("INSERT INTO notes VALUES ('a')")
-    with pytest.raises(sqlite3.IntegrityError):
-        in_a_block(connection)
+async def lose_savepoint(records: SqlRecords, _: Path) -> None:
+    await end_with("RELEASE change", records)
 
 
-def close_in_transaction(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    connection.close()
+async def fail_commit(records: SqlRecords, _: Path) -> None:
+    def violate(connection: Connection) -> None:
+        connection.exec_driver_sql("PRAGMA defer_foreign_keys = 1")
+        connection.exec_driver_sql("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
+        connection.exec_driver_sql("CREATE TABLE children (id INTEGER REFERENCES parents)")
+        connection.exec_driver_sql("INSERT INTO children VALUES (1)")
+
+    with pytest.raises(StoreUnavailable):
+        await records.database.transaction(violate)
+
+
+async def begin_twice(_: SqlRecords, file: Path) -> None:
+    with (
+        pytest.raises(StoreUnavailable),
+        SqliteConnection(str(file)).transaction() as execute,
+    ):
+        execute("BEGIN IMMEDIATE", ())
+
+
+Writes = Callable[[SqlRecords, Path], Awaitable[None]]
 
 
 @pytest.mark.parametrize(
-    "write", [commit, in_a_block, roll_back, autocommit, violate_key, close_in_transaction]
+    "write",
+    [commit, violate_key, roll_back, lose_savepoint, fail_commit, begin_twice],
 )
-def test_the_next_writer_continues_after_any_end_of_a_writer(
-    write: Callable[[sqlite3.Connection], None], file: Path, connection: sqlite3.Connection
+async def test_the_next_writer_continues_after_any_end_of_a_writer(
+    write: Writes, records: SqlRecords, file: Path
 ) -> None:
-    """The writer commits, rolls back, fails or closes its connection."""
-    write(connection)
+    """The writer commits, is undone, or cannot begin, be undone or commit."""
+    await write(records, file)
+    assert is_free(file)
+    assert await records.for_tenant("acme").entries("notes").put("a", b"", now=0.0)
     assert is_free(file)
 
 
-def test_no_writer_writes_within_the_transaction_of_another(
-    file: Path, connection: sqlite3.Connection
+async def test_no_writer_writes_within_the_transaction_of_another(
+    records: SqlRecords, file: Path
 ) -> None:
-    """The lock is held from BEGIN on and between statements."""
-    connection.execute("BEGIN IMMEDIATE")
-    assert not is_free(file)
-    connection.execute("INSERT INTO notes VALUES ('a')")
-    assert not is_free(file)
+    """The lock is held from the beginning on, and between statements."""
 
+    def write(connection: Connection) -> list[bool]:
+        found = [is_free(file)]
+        connection.exec_driver_sql("DELETE FROM tasks")
+        return [*found, is_free(file)]
 
-def test_a_closed_connection_does_not_lock_another_file(file: Path) -> None:
-    """The number of its file may be that of another one by then."""
-    connection = sqlite.connect(str(file))
-    connection.close()
-    others = [os.open(f"{file}-lock", os.O_RDWR) for _ in range(8)]
-    with pytest.raises(sqlite3.ProgrammingError):
-        connection.execute("INSERT INTO notes VALUES ('a')")
-
+    assert await records.database.transaction(write) == [False, False]
+    with SqliteConnection(str(file)).transaction() as execute:
+        execute("DELETE FROM tasks", ())
+        assert not is_free(file)
     assert is_free(file)
-    for other in others:
-        os.close(other)
 
 
-def test_a_killed_writer_releases_the_lock(file: Path, connection: sqlite3.Connection) -> None:
+async def test_a_killed_writer_releases_the_lock(records: SqlRecords, file: Path) -> None:
     """SQLite undoes its transaction, and no other writer waits for it."""
-    command = [sys.executable, "-c", LOCK_PROGRAM, str(file)]
+    await records.for_tenant("acme").tasks.create(task())
+    command = [sys.executable, "-c", LOCK_PROGRAM, f"sqlite:///{file}"]
     writer = Process(command, env=python_environment(None), cwd=file.parent)
     try:
-        writer.wait_for("writing")
+        await asyncio.to_thread(writer.wait_for, "writing")
         assert not is_free(file)
         writer.process.send_signal(signal.SIGKILL)
         writer.process.wait(10)
     finally:
         writer.kill()
 
-    autocommit(connection)
-    assert connection.execute("SELECT text FROM notes").fetchall() == [("a",)]
+    assert await records.for_tenant("acme").tasks.get(task().id) == task()
+    assert await records.for_tenant("acme").entries("notes").put("a", b"", now=0.0)
+
+
+async def test_a_lost_lock_file_stops_no_writer(records: SqlRecords, file: Path) -> None:
+    """SQLite's own lock is enough, and a new lock file is made if that is possible."""
+    lock = file.with_name("records.db-lock")
+    lock.unlink()
+    lock.mkdir()
+    await records.for_tenant("acme").tasks.create(task())
+    lock.rmdir()
+    assert await records.for_tenant("acme").entries("notes").put("a", b"", now=0.0)
+
+    assert is_free(file)
+    assert await records.for_tenant("acme").tasks.get(task().id) == task()
 
 
 async def test_a_lock_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:

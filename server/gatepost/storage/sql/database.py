@@ -51,12 +51,13 @@ class Database(ABC):
 
     async def rows(self, statement: Executable, values: Values) -> Sequence[Row[Any]]:
         """Return the rows of a SELECT, or of a change with RETURNING."""
-        run = self._change if statement.is_dml else self.run_sync
-        return await run(partial(_rows, statement, values))
+        run = partial(_rows, statement, values)
+        return await self._run(run, within_s=ANSWER_S, is_change=statement.is_dml)
 
     async def change(self, statement: Executable, values: Values) -> int:
         """Change rows durably and return their number."""
-        return await self._change(partial(_changed, statement, values))
+        run = partial(_changed, statement, values)
+        return await self._run(run, within_s=ANSWER_S, is_change=True)
 
     async def change_both(self, first: SqlStatement, second: SqlStatement) -> int:
         """
@@ -66,9 +67,9 @@ class Database(ABC):
         """
         return await self.transaction(partial(_changed_both, first, second))
 
-    @abstractmethod
     async def run_sync(self, at: Callable[[Connection], T]) -> T:
         """Call *at*, which reads, with a connection and return its result."""
+        return await self._run(at, within_s=ANSWER_S)
 
     @abstractmethod
     async def transaction(
@@ -89,8 +90,10 @@ class Database(ABC):
         """Call a function that takes long, within `transaction`, beside the event loop."""
 
     @abstractmethod
-    async def _change(self, at: Callable[[Connection], T]) -> T:
-        """Call *at*, which executes one statement, as `transaction` does."""
+    async def _run(
+        self, at: Callable[[Connection], T], *, within_s: float, is_change: bool = False
+    ) -> T:
+        """Call *at*, which reads, or executes one statement as `transaction` does."""
 
 
 def _rows(statement: Executable, values: Values, connection: Connection) -> Sequence[Row[Any]]:

@@ -93,13 +93,6 @@ class PostgresDatabase(Database):
         self._running: set[asyncio.Task[Any]] = set()
         _watch(self)
 
-    async def run_sync(self, at: Callable[[Connection], T]) -> T:
-        """Implement `Database`."""
-        return await self.run_in_task(self._run_sync(at))
-
-    # In autocommit mode, a single statement is a transaction without a BEGIN and a COMMIT.
-    _change = run_sync
-
     async def transaction(
         self, at: Callable[[Connection], T], *, within_s: float | None = None
     ) -> T:
@@ -156,6 +149,12 @@ class PostgresDatabase(Database):
             except TimeoutError:
                 # This drops one connection; the others are closed at once.
                 timeout = 0.0
+
+    async def _run(
+        self, at: Callable[[Connection], T], *, within_s: float, is_change: bool = False
+    ) -> T:
+        # In autocommit mode, a single statement is a transaction without a BEGIN and a COMMIT.
+        return await self.run_in_task(self._run_sync(at), within_s=within_s)
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

@@ -24,7 +24,7 @@ from gatepost.storage.audit import Linker
 from gatepost.storage.entries import Entry, EntryValue
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.outbox import OutboxMessage
-from gatepost.storage.sql import database_schema, sqlite, sqlite_database
+from gatepost.storage.sql import database_schema, sqlite
 from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import Database
@@ -263,7 +263,7 @@ async def migrate(url: str) -> database_schema.Move:
 def database_of(url: str) -> Database:
     """Return the database at a URL, whatever its schema is."""
     if url.startswith(sqlite.SCHEME):
-        return sqlite_database.database(url)
+        return SqliteDatabase(sqlite.path_of(url))
     # Imported here, because its driver is an extra.
     driver = importlib.import_module("gatepost.storage.sql.postgresql")
     database: Database = driver.database(url)

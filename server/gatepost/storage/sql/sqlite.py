@@ -1,25 +1,22 @@
-"""A SQLite file as a database: its path, the files beside it, and the threads that use it."""
+"""A SQLite file: its path, the files beside it, and the settings of its connections."""
 
-import asyncio
 import os
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
-from queue import Empty, SimpleQueue
-from types import TracebackType
-from typing import Any
+from collections.abc import Mapping
+from contextlib import suppress
 from urllib.parse import unquote
 
-import msgspec
-from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
-from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.storage.sql.database import STATEMENT_MS, TIMED_OUT
-from gatepost.storage.sql.sqlite_connection import QueuedConnection
+from gatepost.permissions import close_to_others
+from gatepost.storage.errors import StoreRefused
+from gatepost.storage.sql.database import ENGINE_OPTIONS, STATEMENT_MS
 
 SCHEME = "sqlite:///"
+LOCK = "-lock"
+"""The end of the name of the file that is locked while the database is written."""
 COMPANION_FILES = ("-wal", "-shm")
 """
 The files that SQLite creates beside the database. New ones get the database's permissions; existing
@@ -48,33 +45,57 @@ PRAGMAS: Mapping[str, int | str] = {
 }
 
 
+def prepare(path: str) -> os.stat_result:
+    """Make the file unless it is there, and close it to other users; raises StoreRefused."""
+    try:
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+        # Created before SQLite creates it: the files beside it get its permissions, and it contains
+        # arguments.
+        _close(path, os.O_RDWR | os.O_CREAT)
+        for companion in (*(path + end for end in COMPANION_FILES), *wals(path).values()):
+            with suppress(FileNotFoundError):
+                _close(companion, os.O_RDWR)
+        _close(path + LOCK, os.O_RDWR | os.O_CREAT)
+        return os.stat(path)
+    except OSError as error:
+        file = error.filename or path
+        raise StoreRefused(f"the database {file} cannot be opened: {error.strerror}") from None
+
+
+def _close(path: str, flags: int) -> None:
+    """Open the file, or make it, and close it to other users; OSError."""
+    handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        close_to_others(handle, path)
+    finally:
+        os.close(handle)
+
+
+def engine_of(path: str, connections: int) -> Engine:
+    """Return SQLAlchemy's engine with that number of connections to a file."""
+    engine = create_engine(
+        URL.create("sqlite", database=path),
+        pool_size=connections,
+        # A connection is used by one thread after another.
+        connect_args={"check_same_thread": False},
+        **ENGINE_OPTIONS,
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: DBAPIConnection, _: object) -> None:
+        cursor = connection.cursor()
+        set_pragmas(path, cursor)
+        cursor.close()
+
+    return engine
+
+
 def connect(path: str) -> sqlite3.Connection:
     """Return a connection of the driver itself to a file that is there."""
     os.stat(path)  # SQLite would create the file
-    connection = sqlite3.connect(path, isolation_level=None, factory=QueuedConnection)
+    connection = sqlite3.connect(path, isolation_level=None)
     set_pragmas(path, connection.cursor())
     return connection
-
-
-def empty_log(url: str) -> bool:
-    """
-    Truncate the logs beside the file (`-wal`, `-audit-1`…), which may still contain deleted data.
-
-    Return False if a reader prevents it. Raises the driver's errors.
-    """
-    path = path_of(url)
-    with closing(connect(path)) as connection:
-        # Write-ahead logs continue at their beginning only within such a transaction.
-        connection.execute("BEGIN IMMEDIATE")
-        merged = connection.execute("SELECT writer, pruned FROM audit_heads WHERE tenant = ''")
-        ends = {number: end for number, end in merged if isinstance(end, int)}
-        for number, name in wals(path).items():
-            with suppress(FileNotFoundError, PermissionError), open(name, "r+b") as file:
-                size = os.fstat(file.fileno()).st_size
-                overwrite(file.fileno(), min(ends.get(number, 0), size))
-        connection.execute("COMMIT")
-        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return not busy
 
 
 def wals(path: str) -> dict[int, str]:
@@ -123,32 +144,6 @@ def _set(cursor: DBAPICursor | sqlite3.Cursor, pragma: str) -> None:
         cursor.execute("COMMIT")
 
 
-def check_file(path: str, opened: os.stat_result) -> None:
-    """Raise StoreUnavailable unless the file at *path* is the one that was *opened*."""
-    # If the file was removed, SQLite would continue in it and lose its records, and create an empty
-    # file for the next connection.
-    try:
-        if os.path.samestat(os.stat(path), opened):
-            return
-    except OSError:
-        pass
-    raise StoreUnavailable("the database's file is gone or another one: start anew")
-
-
-def place_of(file: int) -> str:
-    """
-    Return the path at which the kernel knows an open file; "" if it does not say.
-
-    The path changes when the file is removed, renamed or replaced, or a folder above it. Unlike
-    `os.stat` this does not read the time of the last change: from Linux 6.13 on, each write after
-    such a reading stores that time, and synchronising takes half as long again.
-    """
-    try:
-        return os.readlink(f"/proc/self/fd/{file}")
-    except OSError:
-        return ""
-
-
 def path_of(url: str) -> str:
     """Return the path of the file."""
     return unquote(url.removeprefix(SCHEME))
@@ -157,168 +152,3 @@ def path_of(url: str) -> str:
 def exists(url: str) -> bool:
     """Return whether the file exists."""
     return os.path.exists(path_of(url))
-
-
-class WorkResult(msgspec.Struct, eq=False):
-    """The result of work; as a context manager, it keeps the error of a block."""
-
-    result: Any = None
-    error: BaseException | None = None
-
-    def __enter__(self) -> None:
-        """Enter the block."""
-
-    def __exit__(
-        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
-    ) -> bool:
-        """Keep the error of the block."""
-        self.error = error
-        return True
-
-
-class QueuedWork(WorkResult, eq=False, kw_only=True):
-    """Work for a thread; its result or error is handed to the event loop."""
-
-    work: Callable[..., Any]
-    answer: "asyncio.Future[Any]"
-
-    @property
-    def is_late(self) -> bool:
-        """Return whether the caller was told that it took too long."""
-        return self.answer.done() and not self.answer.cancelled()
-
-
-class WorkThreads:
-    """
-    Threads with one queue, at most *count*; each is started by work for which no thread is free.
-
-    *serve* runs the work that it is given, and what it gets from `take`, and returns all of it.
-    Without it, work is run one by one, and work whose caller has left is not run.
-
-    Between its work, a thread calls *look*, which returns after how many seconds it is to be called
-    again; None: after the next work, or after `wake`.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        count: int = 1,
-        serve: Callable[[QueuedWork], list[QueuedWork]] | None = None,
-        look: Callable[[], float | None] | None = None,
-    ) -> None:
-        self._name, self._count, self._serve, self._look = name, count, serve, look
-        self._queue: SimpleQueue[QueuedWork | None] = SimpleQueue()
-        self._threads: set[threading.Thread] = set()
-        self._starting = threading.Lock()
-        self._unfinished = 0
-        self._is_drained = asyncio.Event()
-        self._closed = False
-
-    async def run(self, work: Callable[..., Any], *, within_s: float) -> Any:
-        """
-        Return the result of *work*, or raise its error.
-
-        Raises StoreUnavailable if that takes too long. Work that has not begun by then is left.
-        """
-        if self._closed:
-            raise StoreUnavailable("the database is closed")
-        if self._unfinished >= len(self._threads) < self._count:
-            self._start()
-        loop = asyncio.get_running_loop()
-        queued = QueuedWork(work=work, answer=loop.create_future())
-        timer = loop.call_later(within_s, _give_up, queued)
-        self._unfinished += 1
-        self._queue.put(queued)
-        try:
-            return await queued.answer
-        finally:
-            timer.cancel()
-
-    def take(self) -> QueuedWork | None:
-        """Return more work if some waits; for *serve*."""
-        with suppress(Empty):
-            return self._queue.get_nowait()
-        return None
-
-    def wake(self) -> None:
-        """Have *look* called soon; callable in any thread."""
-        self._queue.put(None)
-
-    async def drained(self, *, within_s: float) -> bool:
-        """Wait until all work has ended, also that of callers that have left; False if late."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                while self._unfinished:
-                    self._is_drained.clear()
-                    await self._is_drained.wait()
-        return not self._unfinished
-
-    def close(self) -> None:
-        """End the threads after the work that they have."""
-        self._closed = True
-        self.wake()
-
-    def _finish(self, works: list[QueuedWork]) -> None:
-        self._unfinished -= len(works)
-        for queued in works:
-            if queued.answer.done():
-                continue  # it was late, or its caller has left
-            if queued.error is None:
-                queued.answer.set_result(queued.result)
-            else:
-                queued.answer.set_exception(queued.error)
-        if not self._unfinished:
-            self._is_drained.set()
-
-    def _start(self) -> None:
-        with self._starting:
-            if len(self._threads) < self._count:
-                # A daemon thread, so that the process can end even if a disk hangs.
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._threads.add(thread)
-
-    def _run(self) -> None:
-        is_over = False
-        try:
-            self._work()
-            is_over = True
-        finally:
-            with self._starting:
-                self._threads.discard(threading.current_thread())
-            if not is_over:  # an unexpected error of *look*; queued work must not wait forever
-                self._start()
-
-    def _work(self) -> None:
-        timeout = None
-        while True:
-            queued: QueuedWork | None = None
-            works: list[QueuedWork] = []
-            with suppress(Empty):
-                queued = self._queue.get(timeout=timeout)
-            if queued is not None and self._serve is not None:
-                works = self._serve(queued)
-            elif queued is not None:
-                works = [queued]
-                if not queued.answer.done():  # else it was late, or its caller has left
-                    with queued:
-                        queued.result = queued.work()
-            if works:
-                with suppress(RuntimeError):  # the event loop is closed
-                    works[0].answer.get_loop().call_soon_threadsafe(self._finish, works)
-            del works, queued  # the work may hold a batch
-            if self._closed and self._queue.empty():
-                self.wake()  # so that the next thread ends, too
-                return
-            timeout = None if self._look is None else self._look()
-
-
-def _give_up(queued: QueuedWork) -> None:
-    queued.work = _nothing  # while a disk hangs, what was to be written must not fill the memory
-    if not queued.answer.done():
-        queued.answer.set_exception(StoreUnavailable(TIMED_OUT))
-
-
-def _nothing(*_: object) -> None:
-    """Do nothing, in place of work whose caller was told that it failed."""

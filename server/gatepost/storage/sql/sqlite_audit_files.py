@@ -1,13 +1,15 @@
-"""Open and lock the file of a write-ahead log, make its name durable, and keep a copy."""
+"""Open, lock, copy and empty the files of write-ahead logs, and make their names durable."""
 
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from gatepost.permissions import close_to_others
+from gatepost.storage.sql.sqlite import connect, overwrite, path_of, wals
+from gatepost.storage.sql.sqlite_database import write_lock
 
 
 def locked(name: str, owner_path: str) -> int:
@@ -92,3 +94,25 @@ def opened(path: str) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
+
+
+def empty_log(url: str) -> bool:
+    """
+    Truncate the logs beside the file (`-wal`, `-audit-1`…), which may still contain deleted data.
+
+    Return False if a reader prevents it. Raises the driver's errors.
+    """
+    path = path_of(url)
+    with closing(connect(path)) as connection:
+        with write_lock(path):
+            # Write-ahead logs continue at their beginning only within such a transaction.
+            connection.execute("BEGIN IMMEDIATE")
+            merged = connection.execute("SELECT writer, pruned FROM audit_heads WHERE tenant = ''")
+            ends = {number: end for number, end in merged if isinstance(end, int)}
+            for number, name in wals(path).items():
+                with suppress(FileNotFoundError, PermissionError), open(name, "r+b") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    overwrite(file.fileno(), min(ends.get(number, 0), size))
+            connection.execute("COMMIT")
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy

@@ -34,7 +34,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_WALS, stored_head
 from gatepost.storage.sql.audit_sums import rows_of_chain
 from gatepost.storage.sql.database import ANSWER_S, error_summary
-from gatepost.storage.sql.sqlite import check_file, connect, overwrite, wals
+from gatepost.storage.sql.sqlite import connect, overwrite, wals
 from gatepost.storage.sql.sqlite_audit_files import has_ended, keep_copy, opened
 from gatepost.storage.sql.sqlite_audit_statements import (
     Execute,
@@ -55,6 +55,7 @@ from gatepost.storage.sql.sqlite_audit_wal import (
     has_more,
     is_behind,
 )
+from gatepost.storage.sql.sqlite_database import check_file, write_lock
 from gatepost.storage.sql.tables import escaped
 
 AT_ONCE = 8_388_608
@@ -143,7 +144,7 @@ class SqliteConnection:
     @contextmanager
     def transaction(self) -> Iterator[Execute]:
         """Run a block in a transaction; raises StoreUnavailable."""
-        with self.reading() as execute:
+        with write_lock(self.path), self.reading() as execute:
             execute("BEGIN IMMEDIATE", ())
             yield execute
             self.is_commit_unknown = True

@@ -29,8 +29,9 @@ import msgspec
 from gatepost.storage.audit import ChainHead, Linker, NewAuditRecord, RecordsByChain, StoredInteger
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_WALS
-from gatepost.storage.sql.sqlite import WAL, check_file, overwrite, place_of
+from gatepost.storage.sql.sqlite import WAL, overwrite
 from gatepost.storage.sql.sqlite_audit_files import keep_copy, locked, synchronise_folder
+from gatepost.storage.sql.sqlite_database import check_file, place_of
 
 ALLOCATED = 1_048_576
 """The bytes by which the file grows; synchronising a file that has grown takes longer."""

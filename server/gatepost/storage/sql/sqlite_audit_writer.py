@@ -13,9 +13,9 @@ from gatepost.storage.audit import ChainKey, Checkpoint, Link, Linker, RecordsBy
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import ANSWER_S, Database
-from gatepost.storage.sql.sqlite import WorkThreads
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 from gatepost.storage.sql.sqlite_audit_wal import WriteAheadLog
+from gatepost.storage.sql.sqlite_database import WorkThreads
 
 MERGED_BYTES, MAX_MERGED_BYTES = 1_048_576, 4_194_304
 """The bytes of batches after which they are merged: of few chains, and at most."""

@@ -1,21 +1,23 @@
 """A SQLite file as a database: changes that come together are written with one commit."""
 
 import asyncio
+import fcntl
 import logging
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from queue import Empty, SimpleQueue
+from types import TracebackType
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
+import msgspec
+from sqlalchemy import Connection
 
-from gatepost.permissions import close_to_others
-from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.database import (
-    ENGINE_OPTIONS,
     OVER_S,
     TIMED_OUT,
     Database,
@@ -25,17 +27,7 @@ from gatepost.storage.sql.database import (
     deadline_s,
     error_summary,
 )
-from gatepost.storage.sql.sqlite import (
-    COMPANION_FILES,
-    QueuedWork,
-    WorkResult,
-    WorkThreads,
-    check_file,
-    path_of,
-    set_pragmas,
-    wals,
-)
-from gatepost.storage.sql.sqlite_connection import LOCK, QueuedConnection
+from gatepost.storage.sql.sqlite import LOCK, engine_of, prepare
 
 READERS = 2
 """Threads that read: a search that takes long keeps one of them."""
@@ -43,6 +35,162 @@ MAX_CHANGES = 64
 """Maximum number of changes in one transaction."""
 
 log = logging.getLogger(__name__)
+
+
+class WorkResult(msgspec.Struct, eq=False):
+    """The result of work; as a context manager, it keeps the error of a block."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        """Enter the block."""
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> bool:
+        """Keep the error of the block."""
+        self.error = error
+        return True
+
+
+class QueuedWork(WorkResult, eq=False, kw_only=True):
+    """Work for a thread; its result or error is handed to the event loop."""
+
+    work: Callable[..., Any]
+    answer: "asyncio.Future[Any]"
+
+
+class WorkThreads:
+    """
+    Threads with one queue, at most *count*; each is started by work for which no thread is free.
+
+    *serve* runs the work that it is given, and what it takes from `queue`, and returns all of it.
+    Without it, work is run one by one, and work whose caller has left is not run.
+
+    Between its work, a thread calls *look*, which returns after how many seconds it is to be called
+    again; None: after the next work, or after `wake`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        count: int = 1,
+        serve: Callable[[QueuedWork], list[QueuedWork]] | None = None,
+        look: Callable[[], float | None] | None = None,
+    ) -> None:
+        self._name, self._count, self._serve, self._look = name, count, serve, look
+        self.queue: SimpleQueue[QueuedWork | None] = SimpleQueue()
+        """The work that no thread has begun; None has *look* called."""
+        self._threads: set[threading.Thread] = set()
+        self._starting = threading.Lock()
+        self._unfinished = 0
+        self._is_drained = asyncio.Event()
+        self._closed = False
+
+    async def run(self, work: Callable[..., Any], *, within_s: float) -> Any:
+        """
+        Return the result of *work*, or raise its error.
+
+        Raises StoreUnavailable if that takes too long. Work that has not begun by then is left.
+        """
+        if self._closed:
+            raise StoreUnavailable("the database is closed")
+        if self._unfinished >= len(self._threads) < self._count:
+            self._start()
+        loop = asyncio.get_running_loop()
+        queued = QueuedWork(work=work, answer=loop.create_future())
+        timer = loop.call_later(within_s, _give_up, queued)
+        self._unfinished += 1
+        self.queue.put(queued)
+        try:
+            return await queued.answer
+        finally:
+            timer.cancel()
+
+    def wake(self) -> None:
+        """Have *look* called soon; callable in any thread."""
+        self.queue.put(None)
+
+    async def drained(self, *, within_s: float) -> bool:
+        """Wait until all work has ended, also that of callers that have left; False if late."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self._unfinished:
+                    self._is_drained.clear()
+                    await self._is_drained.wait()
+        return not self._unfinished
+
+    def close(self) -> None:
+        """End the threads after the work that they have."""
+        self._closed = True
+        self.wake()
+
+    def _finish(self, works: list[QueuedWork]) -> None:
+        self._unfinished -= len(works)
+        for queued in works:
+            if queued.answer.done():
+                continue  # it was late, or its caller has left
+            if queued.error is None:
+                queued.answer.set_result(queued.result)
+            else:
+                queued.answer.set_exception(queued.error)
+        if not self._unfinished:
+            self._is_drained.set()
+
+    def _start(self) -> None:
+        with self._starting:
+            if len(self._threads) < self._count:
+                # A daemon thread, so that the process can end even if a disk hangs.
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._threads.add(thread)
+
+    def _run(self) -> None:
+        is_over = False
+        try:
+            self._work()
+            is_over = True
+        finally:
+            with self._starting:
+                self._threads.discard(threading.current_thread())
+            if not is_over:  # an unexpected error of *look*; queued work must not wait forever
+                self._start()
+
+    def _work(self) -> None:
+        timeout = None
+        while True:
+            queued: QueuedWork | None = None
+            works: list[QueuedWork] = []
+            with suppress(Empty):
+                queued = self.queue.get(timeout=timeout)
+            if queued is not None and self._serve is not None:
+                works = self._serve(queued)
+            elif queued is not None:
+                works = [queued]
+                if not queued.answer.done():  # else it was late, or its caller has left
+                    with queued:
+                        queued.result = queued.work()
+            if works:
+                with suppress(RuntimeError):  # the event loop is closed
+                    works[0].answer.get_loop().call_soon_threadsafe(self._finish, works)
+            del works, queued  # the work may hold a batch
+            if self._closed and self.queue.empty():
+                self.wake()  # so that the next thread ends, too
+                return
+            timeout = None if self._look is None else self._look()
+
+
+def _give_up(queued: QueuedWork) -> None:
+    # What was to be written must not be written later, nor fill the memory while a disk hangs.
+    queued.work = _nothing
+    if not queued.answer.done():
+        queued.answer.set_exception(StoreUnavailable(TIMED_OUT))
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing, in place of work whose caller was told that it failed."""
 
 
 class SqliteDatabase(Database):
@@ -58,15 +206,11 @@ class SqliteDatabase(Database):
 
     dialect = "sqlite"
 
-    def __init__(self, path: str, engine: Engine) -> None:
-        self.path, self._engine = path, engine
+    def __init__(self, path: str) -> None:
+        self.path, self._file = path, prepare(path)
+        self._engine = engine_of(path, READERS + 1)
         self._reads = WorkThreads("database reads", count=READERS)
         self._changes = WorkThreads("database changes", serve=self._commit)
-
-    async def run_sync(self, at: Callable[[Connection], T]) -> T:
-        """Implement `Database`."""
-        result: T = await self._reads.run(partial(self._read, at), within_s=deadline_s())
-        return result
 
     async def transaction(
         self, at: Callable[[Connection], T], *, within_s: float | None = None
@@ -95,24 +239,41 @@ class SqliteDatabase(Database):
         for threads in both:
             threads.close()
 
-    async def _change(self, at: Callable[[Connection], T]) -> T:
-        # SQLite undoes a single statement that fails, so it needs no savepoint.
-        result: T = await self._changes.run(at, within_s=deadline_s())
+    async def _run(
+        self, at: Callable[[Connection], T], *, within_s: float, is_change: bool = False
+    ) -> T:
+        # SQLite undoes a single statement that fails, so a change needs no savepoint.
+        threads, work = (self._changes, at) if is_change else (self._reads, partial(self._read, at))
+        result: T = await threads.run(work, within_s=within_s)
         return result
 
     def _read(self, at: Callable[[Connection], T]) -> T:
-        with answering((sqlite3.Error,)), self._engine.connect() as connection:
-            return at(connection)
+        with answering((sqlite3.Error,)):
+            check_file(self.path, self._file)
+            with self._engine.connect() as connection:
+                return at(connection)
 
     def _commit(self, first: QueuedWork) -> list[QueuedWork]:
         """Commit a change, and those that come until it is made; return them."""
-        group, commit = [first], WorkResult()
-        with commit, answering((sqlite3.Error,)), self._transaction() as connection:
-            # The list grows while it is read.
-            for change in group:
-                _make(change, connection)
-                if len(group) < MAX_CHANGES and (waiting := self._changes.take()) is not None:
-                    group.append(waiting)
+        group, commit, queue = [first], WorkResult(), self._changes.queue
+        with commit, answering((sqlite3.Error,)):
+            check_file(self.path, self._file)
+            with self._engine.connect() as connection, write_lock(self.path), ExitStack() as undo:
+                undo.callback(connection.invalidate)  # closed, the connection rolls back
+                # A writer takes the lock at once: after a read in the same transaction, SQLite
+                # would refuse it.
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                # The list grows while it is read.
+                for change in group:
+                    with change, answering((sqlite3.Error,)):
+                        change.result = change.work(connection)
+                    driver: Any = connection.connection.dbapi_connection
+                    if not driver.in_transaction:
+                        raise change.error or LookupError("a change has ended its transaction")
+                    if len(group) < MAX_CHANGES and not queue.empty():  # only this thread takes
+                        group += filter(None, [queue.get_nowait()])
+                connection.exec_driver_sql("COMMIT")
+                undo.pop_all()
         if (error := commit.error) is not None:
             # The text of another error may contain values of one caller.
             is_outage = isinstance(error, StoreUnavailable)
@@ -120,27 +281,6 @@ class SqliteDatabase(Database):
             for change in group:
                 change.error = StoreUnavailable(reason)
         return group
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        with self._engine.connect() as connection, ExitStack() as undo:
-            undo.callback(connection.invalidate)  # closed, the connection rolls back
-            # A writer takes the lock at once: after a read in the same transaction, SQLite would
-            # refuse it.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-            yield connection
-            connection.exec_driver_sql("COMMIT")
-            undo.pop_all()
-
-
-def _make(change: QueuedWork, connection: Connection) -> None:
-    """Make a change in a transaction; raises an error if that was rolled back."""
-    if change.is_late:
-        return
-    with change, answering((sqlite3.Error,)):
-        change.result = change.work(connection)
-    if not _in_transaction(connection):
-        raise change.error or LookupError("a change has ended its transaction")
 
 
 def _savepoint(at: Callable[[Connection], T], connection: Connection) -> T:
@@ -155,7 +295,8 @@ def _savepoint(at: Callable[[Connection], T], connection: Connection) -> T:
 
 
 def _undo(connection: Connection) -> None:
-    if not _in_transaction(connection):
+    driver: Any = connection.connection.dbapi_connection
+    if not driver.in_transaction:
         return  # SQLite has undone everything
     with ExitStack() as undo:
         undo.callback(connection.invalidate)  # what cannot be undone alone must not be committed
@@ -164,53 +305,48 @@ def _undo(connection: Connection) -> None:
         undo.pop_all()
 
 
-def _in_transaction(connection: Connection) -> bool:
-    driver: Any = connection.connection.dbapi_connection
-    return bool(driver.in_transaction)
+@contextmanager
+def write_lock(path: str) -> Iterator[None]:
+    """
+    Have the lock file during a block, which changes the database at *path* in a transaction.
+
+    SQLite waits for its own lock by sleeping and trying again, up to 100 ms at a time. A process
+    that comes back at once then writes again and again before another one tries: with two busy
+    writers, one waited up to 3 seconds. With a lock file, the kernel wakes the next writer at once,
+    and releases the lock of a process that ends. SQLite's lock still decides. If the file system
+    has no such locks, or the lock file cannot be opened, writers have only SQLite's.
+    """
+    with ExitStack() as undo:
+        with suppress(OSError):
+            file = os.open(path + LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            undo.callback(os.close, file)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Closing is not enough while a process that is being started has the file open, too.
+            undo.callback(fcntl.flock, file, fcntl.LOCK_UN)
+        yield
 
 
-def database(url: str) -> SqliteDatabase:
-    """Open the file of a `sqlite:///` URL, readable by this user only; raises StoreRefused."""
-    path = path_of(url)
+def check_file(path: str, opened: os.stat_result) -> None:
+    """Raise StoreUnavailable unless the file at *path* is the one that was *opened*."""
+    # If the file was removed, SQLite would continue in it and lose its records, and create an empty
+    # file for the next connection.
     try:
-        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        # Created before SQLite creates it: the files beside it get its permissions, and it contains
-        # arguments.
-        _close(path, os.O_RDWR | os.O_CREAT)
-        for companion in (*(path + end for end in COMPANION_FILES), *wals(path).values()):
-            with suppress(FileNotFoundError):
-                _close(companion, os.O_RDWR)
-        _close(path + LOCK, os.O_RDWR | os.O_CREAT)
-        opened = os.stat(path)
-    except OSError as error:
-        file = error.filename or path
-        raise StoreRefused(f"the database {file} cannot be opened: {error.strerror}") from None
-    engine = create_engine(
-        URL.create("sqlite", database=path),
-        pool_size=READERS + 1,
-        # A connection is used by one thread after another.
-        connect_args={"factory": QueuedConnection, "check_same_thread": False},
-        **ENGINE_OPTIONS,
-    )
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: DBAPIConnection, _: object) -> None:
-        cursor = connection.cursor()
-        set_pragmas(path, cursor)
-        cursor.close()
-
-    @event.listens_for(engine, "do_connect")
-    @event.listens_for(engine, "checkout")
-    def check(*_: object) -> None:
-        check_file(path, opened)
-
-    return SqliteDatabase(path, engine)
+        if os.path.samestat(os.stat(path), opened):
+            return
+    except OSError:
+        pass
+    raise StoreUnavailable("the database's file is gone or another one: start anew")
 
 
-def _close(path: str, flags: int) -> None:
-    """Open the file, or make it, and close it to other users; OSError."""
-    handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+def place_of(file: int) -> str:
+    """
+    Return the path at which the kernel knows an open file; "" if it does not say.
+
+    The path changes when the file is removed, renamed or replaced, or a folder above it. Unlike
+    `os.stat` this does not read the time of the last change: from Linux 6.13 on, each write after
+    such a reading stores that time, and synchronising takes half as long again.
+    """
     try:
-        close_to_others(handle, path)
-    finally:
-        os.close(handle)
+        return os.readlink(f"/proc/self/fd/{file}")
+    except OSError:
+        return ""

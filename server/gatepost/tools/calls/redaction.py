@@ -176,19 +176,14 @@ def is_harmless(
         return False
     # A private key in a list of its lines is known only by its beginning, as long as the text is
     # not taken apart.
-    return _is_clear(encoded, redactor, redactor.has_no_beginning, promptly=promptly) and (
-        _repeats(text, encoded) or _is_clear(text, redactor, redactor.clear, promptly=promptly)
-    )
-
-
-def _repeats(text: bytes, encoded: bytes) -> bool:
-    """
-    Return whether a text is that JSON, or the whole value of its only member, as `wrapped` makes.
-
-    What is found in the text would then be found in the JSON: around it are a name and an even
-    number of quotation marks, and nothing that an escape or a token may begin or end with.
-    """
-    return encoded == text or encoded == b"".join((BEFORE_RESULT, text, b"}"))
+    if not _is_clear(encoded, redactor, redactor.has_no_beginning, promptly=promptly):
+        return False
+    # If the text is that JSON, or the whole value of its only member, as `wrapped` makes, what is
+    # found in it would be found in the JSON: around it are a name and an even number of quotation
+    # marks, and nothing that an escape or a token may begin or end with.
+    if text == encoded or encoded == b"".join((BEFORE_RESULT, text, b"}")):
+        return True
+    return _is_clear(text, redactor, redactor.clear, promptly=promptly)
 
 
 def _only_text(outcome: Outcome) -> bytes | None:
