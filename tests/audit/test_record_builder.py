@@ -274,6 +274,21 @@ def test_a_private_key_in_a_list_of_its_lines_is_redacted(more: str) -> None:
     assert "c2VjcmV0" not in shown
 
 
+@each(("secret", "arguments"), [("1e+10", b'{"a":1e+10}'), ("12,34", b'{"a":[12,34],"b":"x"}')])
+def test_a_secret_in_the_numbers_of_short_arguments_is_redacted(
+    secret: str, arguments: bytes
+) -> None:
+    """However short it is."""
+    call = a_call(arguments=arguments)
+    source = OneSecret()
+    source.values = {"KEY": secret}
+    redacted = RedactedCall(Redaction(source), call, pack.tools["write"], checked=True)
+
+    (record,) = new_records([entry_of(call, redacted)])
+
+    assert secret not in decode_side(record.side or "")["arguments"][1]
+
+
 FILLER_TEXT = b"y" * 200_000
 LONG_ARGUMENTS: dict[str, tuple[bytes, bytes]] = {
     "nothing": (b'{"a": "' + FILLER_TEXT + b'"}', b'{"a": "yyy'),

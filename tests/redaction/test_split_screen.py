@@ -3,7 +3,7 @@
 import gc
 import json
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from weakref import WeakSet
 
 import pytest
@@ -254,3 +254,16 @@ def test_a_process_has_a_bounded_number_of_screens(monkeypatch: pytest.MonkeyPat
     del redactors
     gc.collect()
     assert len(screens) == 0
+
+
+@each(("end", "escape"), product(range(1, len(SHORT_SECRET)), ["\\u00%02x", "\\x%02x"]))
+def test_a_secret_is_found_if_a_string_ends_within_an_escape_of_it(end: int, escape: str) -> None:
+    """The backslash at the end of the string seems to escape its quotation mark."""
+    rows = [f"row {number}" for number in range(40)]
+    escaped_byte = escape % ord(SHORT_SECRET[end])
+    pieces = [f"{SHORT_SECRET[:end]}\\", f"{escaped_byte[1:]}{SHORT_SECRET[end + 1 :]}"]
+
+    redacted = cleaned(json.dumps(rows + pieces).encode(), Redactor({"KEY": SHORT_SECRET}))
+
+    assert redacted is not None
+    assert json.loads(redacted)[-2:] == ["[REDACTED:KEY]", "[REDACTED:KEY]"]

@@ -5,6 +5,7 @@ import resource
 import signal
 import struct
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import database
+from gatepost.storage.sql import database, sqlite_database
 from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite_database import MAX_CHANGES
 from gatepost.storage.sql.tables import ENTRIES
@@ -23,6 +24,7 @@ from tests.storage.test_sqlite_write_lock import LockHolder
 from tests.support.processes import Process, python_environment
 
 CALLERS = 50
+SOON_S = 10.0
 HOLDER = idempotency_record().holder
 
 
@@ -217,6 +219,65 @@ async def test_a_change_is_made_although_its_caller_has_left(
     reopened = await opened(f"sqlite:///{file}")
     assert await reopened.for_tenant("acme").tasks.get(task().id) == task()
     await reopened.aclose()
+
+
+async def test_no_change_is_acknowledged_after_the_file_was_removed(
+    records: SqlRecords, file: Path
+) -> None:
+    """Neither is one that joins a transaction that began before."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow_change(_: Connection) -> None:
+        begun.set()
+        go_on.wait(SOON_S)
+
+    idempotency = records.for_tenant("acme").idempotency
+    slow = asyncio.create_task(records.database.transaction(slow_change))
+    await asyncio.to_thread(begun.wait, SOON_S)
+    await asyncio.to_thread(file.unlink)
+    later = await waiting(idempotency.begin(idempotency_record(), now=0.0))
+    go_on.set()
+
+    for change in (slow, *later):
+        with pytest.raises(StoreUnavailable, match="gone"):
+            await change
+
+
+async def test_a_change_whose_caller_left_is_not_made_late(
+    records: SqlRecords, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a disk hangs, such changes would fill the memory."""
+    monkeypatch.setattr(database, "ANSWER_S", 0.2)
+    idempotency = records.for_tenant("acme").idempotency
+    holder = LockHolder(file)
+    left, waited = await waiting(
+        idempotency.begin(idempotency_record(key=b"left"), now=0.0),
+        idempotency.begin(idempotency_record(key=b"waited"), now=0.0),
+    )
+    left.cancel()
+    with pytest.raises(StoreUnavailable, match="in time"):
+        await waited
+    holder.release()
+
+    assert await idempotency.begin(idempotency_record(key=b"later"), now=0.0) is None
+    assert await idempotency.get(b"left") is None
+    assert await idempotency.get(b"waited") is None
+
+
+async def test_short_changes_do_not_wait_for_the_end_of_a_queue(
+    records: SqlRecords, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction takes up no more changes when it has lasted for a while."""
+    monkeypatch.setattr(sqlite_database, "GROUP_S", 0.0)
+    idempotency = records.for_tenant("acme").idempotency
+    before, holder = commit_count(file), LockHolder(file)
+    changes = await waiting(
+        *(idempotency.begin(idempotency_record(key=b"%d" % at), now=0.0) for at in range(3))
+    )
+    holder.release()
+    await asyncio.gather(*changes)
+
+    assert commit_count(file) - before == 3
 
 
 async def test_each_caller_of_a_locked_file_gets_an_answer_in_time(

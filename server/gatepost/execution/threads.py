@@ -31,23 +31,24 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     answer: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
-    def work() -> None:
-        result, error = None, None
-        try:
-            result = context.run(function, *args, **kwargs)
-        except BaseException as raised:  # noqa: BLE001  # passed on to the awaiting caller
-            error = raised
+    def work(error: BaseException | None = None) -> None:
+        result = None
+        if error is None:
+            try:
+                result = context.run(function, *args, **kwargs)
+            except BaseException as raised:  # noqa: BLE001  # passed on to the awaiting caller
+                error = raised
         with suppress(RuntimeError):  # the loop is closed, so nothing awaits the result
             loop.call_soon_threadsafe(_set_result, threads, answer, result, error)
         # The error's traceback refers to this frame.
         error = None
 
-    try:
-        POOL.submit(work)
-    except RuntimeError:
-        threads.release()
-        raise
+    POOL.submit(work)
     return await answer
+
+
+FunctionWork = Callable[..., None]
+"""Runs a function, or passes on the error that it is called with."""
 
 
 class FunctionThreads:
@@ -67,29 +68,21 @@ class FunctionThreads:
 
     def _begin_empty(self) -> None:
         self._lock = threading.Lock()
-        self._works: deque[Callable[[], None]] = deque()
+        self._works: deque[FunctionWork] = deque()
         self._idle: list[FunctionThread] = []
         self._is_looking = False
         """Whether a thread that runs nothing will look into the queue."""
 
-    def submit(self, work: Callable[[], None]) -> None:
-        """Run *work* in a thread; RuntimeError if it needs a new one and none can be started."""
+    def submit(self, work: FunctionWork) -> None:
+        """Run *work* in a thread, or call it with the error if no thread can be started."""
         with self._lock:
             self._works.append(work)
             if self._is_looking:
                 return
             self._is_looking = True
-        try:
-            self._wake()
-        except RuntimeError:
-            with self._lock:
-                self._is_looking = False
-                # Unless a thread that was running has taken it meanwhile.
-                if work in self._works:
-                    self._works.remove(work)
-                    raise
+        self._wake()
 
-    def take(self, thread: "FunctionThread") -> Callable[[], None] | None:
+    def take(self, thread: "FunctionThread") -> FunctionWork | None:
         """Return the next function; None if there is none, and *thread* is idle now."""
         with self._lock:
             if thread.is_looking:
@@ -101,12 +94,7 @@ class FunctionThreads:
             if self._is_looking or not self._works:
                 return work
             self._is_looking = True
-        try:
-            self._wake()
-        except RuntimeError:
-            # Running threads take what is left.
-            with self._lock:
-                self._is_looking = False
+        self._wake()
         return work
 
     def leave(self, thread: "FunctionThread") -> bool:
@@ -118,14 +106,21 @@ class FunctionThreads:
         return False
 
     def _wake(self) -> None:
-        """Let another thread look."""
+        """Let another thread look; if none can be started, fail what waits."""
         with self._lock:
             thread = self._idle.pop() if self._idle else None
-        if thread is None:
-            FunctionThread(self).start()
-        else:
+        if thread is not None:
             thread.is_looking = True
             thread.wake_up.release()
+            return
+        try:
+            FunctionThread(self).start()
+        except BaseException as error:  # noqa: BLE001  # passed on to the awaiting callers
+            with self._lock:
+                self._is_looking = False
+                works, self._works = self._works, deque()
+            for work in works:
+                work(error)
 
 
 class FunctionThread(threading.Thread):

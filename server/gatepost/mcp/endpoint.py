@@ -157,7 +157,9 @@ class Endpoint:
         if exchange.is_doubled:
             # Readers of the first and of the last value would see different requests.
             refusal = REPEATED_HEADER
-        usual = read_whole(body) if refusal is None and exchange.version == MODERN else None
+        usual = None
+        if refusal is None and exchange.version == MODERN:
+            usual = read_whole(body, bounded=len(body) > self._short_bytes)
         if usual is None:
             return self._in_parts(scope, exchange, body, refusal)
         # DE-01 without the table, because most requests take this branch.

@@ -169,12 +169,15 @@ NO_PARAMS = Params()
 NO_META = Meta()
 
 
-def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
+def read_whole(
+    body: bytes, *, bounded: bool = False
+) -> tuple[IncomingMessage, bytes, Params] | None:
     """
     Read a request of the modern era, its id and its parameters, in one pass.
 
     Return None for any other body. It is then read in parts (`jsonrpc.read`, `read_params`),
-    which find out what is wrong. Only the methods of sessions need raw parameters; it has none.
+    which find out what is wrong. Only the methods of sessions need raw parameters; it has none. If
+    *bounded*, the nesting has already been checked.
     """
     try:
         if not body.isascii():
@@ -187,7 +190,9 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
         return None
     if message.result is not UNSET or message.error is not UNSET:
         return None
-    is_flat = len(body) <= COUNTED_BYTES and body.count(b"{") + body.count(b"[") <= NESTING
+    is_flat = bounded or (
+        len(body) <= COUNTED_BYTES and body.count(b"{") + body.count(b"[") <= NESTING
+    )
     if not is_flat and is_deep(body, params.arguments):
         return None
     number = bytes(message.id)  # most clients count their requests

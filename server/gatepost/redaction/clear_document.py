@@ -26,7 +26,8 @@ def is_surely_clear(encoded: bytes, redactor: Redactor, *, goes_on: bool = False
     if decoded is None:
         return False
     if not redactor.has_no_beginning(decoded) and (
-        goes_on or redactor.spans(JsonDocument(encoded).text)
+        # A value may stand in the numbers, too.
+        goes_on or redactor.values(decoded) or redactor.spans(JsonDocument(encoded).text)
     ):
         return False
     # The quotation mark ends a string that was cut.

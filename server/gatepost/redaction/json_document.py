@@ -145,7 +145,9 @@ class JsonDocument:
         """Decide the usual case of a document of many members, without a loop over them."""
         if self._blocks or len(self._strings) <= FEW_STRINGS:
             return True
-        if self.text.count(SEPARATOR) == len(self._strings) - 1:
+        # With a backslash at its end, a string would seem to escape the quotation mark.
+        is_marked = b"\\" + SEPARATOR in self.text or self.text.endswith(b"\\")
+        if not is_marked and self.text.count(SEPARATOR) == len(self._strings) - 1:
             # The screen finds a value in whatever order the strings are joined, and needs nothing
             # of what is between them. In the decoded strings are quotation marks as well.
             quoted_texts = b'"%b"' % self.text.replace(SEPARATOR, b'""')

@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -31,8 +32,8 @@ from gatepost.storage.sql.sqlite import LOCK, engine_of, prepare
 
 READERS = 2
 """Threads that read: a search that takes long keeps one of them."""
-MAX_CHANGES = 64
-"""Maximum number of changes in one transaction."""
+MAX_CHANGES, GROUP_S = 64, 0.5
+"""Maximum number of changes in one transaction, and how long it waits for their results."""
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class QueuedWork(WorkResult, eq=False, kw_only=True):
 
     work: Callable[..., Any]
     answer: "asyncio.Future[Any]"
+    timer: asyncio.TimerHandle | None = None
 
 
 class WorkThreads:
@@ -98,16 +100,18 @@ class WorkThreads:
         if self._closed:
             raise StoreUnavailable("the database is closed")
         if self._unfinished >= len(self._threads) < self._count:
-            self._start()
+            try:
+                self._start()
+            except RuntimeError:
+                if not self._threads:
+                    raise StoreUnavailable("no thread can be started for the database") from None
         loop = asyncio.get_running_loop()
         queued = QueuedWork(work=work, answer=loop.create_future())
-        timer = loop.call_later(within_s, _give_up, queued)
+        # It also ends work whose caller has left: while a disk hangs, that would fill the memory.
+        queued.timer = loop.call_later(within_s, _give_up, queued)
         self._unfinished += 1
         self.queue.put(queued)
-        try:
-            return await queued.answer
-        finally:
-            timer.cancel()
+        return await queued.answer
 
     def wake(self) -> None:
         """Have *look* called soon; callable in any thread."""
@@ -130,6 +134,8 @@ class WorkThreads:
     def _finish(self, works: list[QueuedWork]) -> None:
         self._unfinished -= len(works)
         for queued in works:
+            if queued.timer is not None:
+                queued.timer.cancel()
             if queued.answer.done():
                 continue  # it was late, or its caller has left
             if queued.error is None:
@@ -172,10 +178,13 @@ class WorkThreads:
                 if not queued.answer.done():  # else it was late, or its caller has left
                     with queued:
                         queued.result = queued.work()
-            if works:
+            by_loop: dict[asyncio.AbstractEventLoop, list[QueuedWork]] = {}
+            for ended in works:
+                by_loop.setdefault(ended.answer.get_loop(), []).append(ended)
+            for loop, own in by_loop.items():
                 with suppress(RuntimeError):  # the event loop is closed
-                    works[0].answer.get_loop().call_soon_threadsafe(self._finish, works)
-            del works, queued  # the work may hold a batch
+                    loop.call_soon_threadsafe(self._finish, own)
+            works, queued, by_loop = [], None, {}  # the work may hold a batch
             if self._closed and self.queue.empty():
                 self.wake()  # so that the next thread ends, too
                 return
@@ -183,7 +192,7 @@ class WorkThreads:
 
 
 def _give_up(queued: QueuedWork) -> None:
-    # What was to be written must not be written later, nor fill the memory while a disk hangs.
+    # What was to be written must not be written later.
     queued.work = _nothing
     if not queued.answer.done():
         queued.answer.set_exception(StoreUnavailable(TIMED_OUT))
@@ -264,14 +273,18 @@ class SqliteDatabase(Database):
                 # would refuse it.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 # The list grows while it is read.
+                until = time.monotonic() + GROUP_S
                 for change in group:
                     with change, answering((sqlite3.Error,)):
                         change.result = change.work(connection)
                     driver: Any = connection.connection.dbapi_connection
                     if not driver.in_transaction:
                         raise change.error or LookupError("a change has ended its transaction")
-                    if len(group) < MAX_CHANGES and not queue.empty():  # only this thread takes
+                    has_room = len(group) < MAX_CHANGES and time.monotonic() < until
+                    if has_room and not queue.empty():  # only this thread takes
                         group += filter(None, [queue.get_nowait()])
+                # The file may have been removed since the first change.
+                check_file(self.path, self._file)
                 connection.exec_driver_sql("COMMIT")
                 undo.pop_all()
         if (error := commit.error) is not None:
