@@ -169,15 +169,12 @@ NO_PARAMS = Params()
 NO_META = Meta()
 
 
-def read_whole(
-    body: bytes, *, bounded: bool = False
-) -> tuple[IncomingMessage, bytes, Params] | None:
+def read_whole(body: bytes, *, bounded: bool) -> tuple[IncomingMessage, bytes, Params] | None:
     """
     Read a request of the modern era, its id and its parameters, in one pass.
 
-    Return None for any other body. It is then read in parts (`jsonrpc.read`, `read_params`),
-    which find out what is wrong. Only the methods of sessions need raw parameters; it has none. If
-    *bounded*, the nesting has already been checked.
+    Return None for any other body. It is then read in parts (`jsonrpc.read`, `read_params`), which
+    find out what is wrong. Only methods of sessions need raw parameters. *bounded* as for `read`.
     """
     try:
         if not body.isascii():
@@ -190,10 +187,8 @@ def read_whole(
         return None
     if message.result is not UNSET or message.error is not UNSET:
         return None
-    is_flat = bounded or (
-        len(body) <= COUNTED_BYTES and body.count(b"{") + body.count(b"[") <= NESTING
-    )
-    if not is_flat and is_deep(body, params.arguments):
+    is_flat = len(body) <= COUNTED_BYTES and body.count(b"{") + body.count(b"[") <= NESTING
+    if not (bounded or is_flat) and is_deep(body, params.arguments):
         return None
     number = bytes(message.id)  # most clients count their requests
     identity = number if number.isdigit() and len(number) <= ID_BYTES else read_id(message.id)

@@ -181,9 +181,9 @@ class WorkThreads:
             by_loop: dict[asyncio.AbstractEventLoop, list[QueuedWork]] = {}
             for ended in works:
                 by_loop.setdefault(ended.answer.get_loop(), []).append(ended)
-            for loop, own in by_loop.items():
+            for loop, of_loop in by_loop.items():
                 with suppress(RuntimeError):  # the event loop is closed
-                    loop.call_soon_threadsafe(self._finish, own)
+                    loop.call_soon_threadsafe(self._finish, of_loop)
             works, queued, by_loop = [], None, {}  # the work may hold a batch
             if self._closed and self.queue.empty():
                 self.wake()  # so that the next thread ends, too
