@@ -19,7 +19,7 @@ from bench.wrk import ACCOUNT_SCRIPT, cycling, quoted
 
 HANDSHAKE_REVISION = "2025-11-25"
 KEYS_A_SECOND = 10_000
-"""More idempotency keys than a server can store in a second."""
+"""More idempotency keys than Gatepost can store in a second."""
 SESSIONS = 8
 """How many short sessions go on at once."""
 REQUEST_HEADERS = {
@@ -235,7 +235,8 @@ class RequestSite(ControlsSite):
         before, after = request.parts(server.endpoint, name)
         script = cycling(before if kind.has_key else f"{before}Bearer ", after, values)
         cost = self.cost(server, script, seconds, connections=CONNECTIONS)
-        if kind.has_key and cost.account.reused:
+        # The floor looks at none.
+        if kind.has_key and cost.account.reused and server.endpoint.path == PATH:
             raise NotAnswering(f"{kind.title}: there were too few keys")
         return cost
 
