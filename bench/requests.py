@@ -92,12 +92,12 @@ class RawRequest:
     path: str = PATH
 
     def parts(self, endpoint: BenchEndpoint, last_header: str) -> tuple[str, str]:
-        """Return what stands before and after the value of the last header."""
+        """Return what stands before and after the value that follows *last_header*."""
         fields = {"Host": endpoint.host, **self.headers, "Content-Length": str(len(self.body))}
         # The floor has paths of its own.
         path = self.path if endpoint.path == PATH else endpoint.path
         lines = [f"{self.method} {path} HTTP/1.1", *(f"{name}: {fields[name]}" for name in fields)]
-        return "\r\n".join([*lines, f"{last_header}: "]), f"\r\n\r\n{self.body}"
+        return "\r\n".join([*lines, last_header]), f"\r\n\r\n{self.body}"
 
 
 @dataclass(frozen=True)
@@ -224,16 +224,14 @@ class RequestSite(ControlsSite):
     def sample(self, server: ControlledServer, kind: RequestKind, seconds: int) -> ServerCost:
         """Send requests for an interval."""
         headers = {**kind.request.headers, **self._session(server, kind)}
+        values, last_header = self.token_file, "Authorization: Bearer "
         if kind.has_key:
             headers["Authorization"] = f"Bearer {self.token}"
-        request = RawRequest(kind.request.body, headers, kind.request.method, kind.request.path)
-        values, name = self.token_file, "Authorization"
-        if kind.has_key:
-            values, name = self.folder / "keys", "Idempotency-Key"
+            values, last_header = self.folder / "keys", "Idempotency-Key: "
             keys = (str(uuid.uuid4()) for _ in range(KEYS_A_SECOND * seconds))
             values.write_text("\n".join([*keys, ""]), encoding="ascii")
-        before, after = request.parts(server.endpoint, name)
-        script = cycling(before if kind.has_key else f"{before}Bearer ", after, values)
+        request = RawRequest(kind.request.body, headers, kind.request.method, kind.request.path)
+        script = cycling(*request.parts(server.endpoint, last_header), values)
         cost = self.cost(server, script, seconds, connections=CONNECTIONS)
         # The floor looks at none.
         if kind.has_key and cost.account.reused and server.endpoint.path == PATH:
