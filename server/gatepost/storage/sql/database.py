@@ -24,16 +24,6 @@ UNKNOWN_STATEMENT = "26000"
 
 TIMED_OUT = "the database does not answer in time"
 
-ENGINE_OPTIONS: Mapping[str, Any] = {
-    "isolation_level": "AUTOCOMMIT",
-    "skip_autocommit_rollback": True,
-    "pool_reset_on_return": None,
-    "max_overflow": 0,
-    "pool_timeout": ANSWER_S,
-    "hide_parameters": True,
-}
-"""The options of an engine in autocommit mode whose errors and logs contain no values."""
-
 Values = Mapping[str, Any]
 SqlStatement = tuple[Executable, Values]
 T = TypeVar("T")
@@ -109,6 +99,18 @@ def _changed_both(first: SqlStatement, second: SqlStatement, connection: Connect
     if changed:
         connection.execute(*second)
     return changed
+
+
+def engine_options() -> dict[str, Any]:
+    """Return the options of an engine in autocommit mode; its errors and logs contain no values."""
+    return {
+        "isolation_level": "AUTOCOMMIT",
+        "skip_autocommit_rollback": True,
+        "pool_reset_on_return": None,
+        "max_overflow": 0,
+        "pool_timeout": ANSWER_S,
+        "hide_parameters": True,
+    }
 
 
 def deadline_s(within_s: float | None = None) -> float:

@@ -19,7 +19,6 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql.async_engine import AsyncConnection, create_async_engine
 from gatepost.storage.sql.database import (
     ANSWER_S,
-    ENGINE_OPTIONS,
     OVER_S,
     STATEMENT_MS,
     TIMED_OUT,
@@ -28,6 +27,7 @@ from gatepost.storage.sql.database import (
     Ts,
     answering,
     deadline_s,
+    engine_options,
     error_summary,
 )
 
@@ -83,7 +83,7 @@ class PostgresDatabase(Database):
                     "" if self.is_pooled else f"gatepost_{process}_{next(names)}"
                 ),
             },
-            **ENGINE_OPTIONS,
+            **engine_options(),
         )
         self.replaced_before = 0.0
         """

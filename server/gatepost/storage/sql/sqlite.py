@@ -12,7 +12,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
 from gatepost.permissions import close_to_others
 from gatepost.storage.errors import StoreRefused
-from gatepost.storage.sql.database import ENGINE_OPTIONS, STATEMENT_MS
+from gatepost.storage.sql.database import STATEMENT_MS, engine_options
 
 SCHEME = "sqlite:///"
 LOCK = "-lock"
@@ -78,7 +78,7 @@ def engine_of(path: str, connections: int) -> Engine:
         pool_size=connections,
         # A connection is used by one thread after another.
         connect_args={"check_same_thread": False},
-        **ENGINE_OPTIONS,
+        **engine_options(),
     )
 
     @event.listens_for(engine, "connect")
