@@ -155,6 +155,25 @@ def test_a_batch_whose_commit_answer_is_lost_is_not_written_again(
         assert len(rows) == len({*rows}) == 3
 
 
+def test_a_call_succeeds_over_a_connection_whose_end_is_reported_before_it_is_closed(
+    idp: Idp, postgres_server: Postgres, migrated_postgres: str, tmp_path: Path
+) -> None:
+    """The driver has its own error for that. The batch is written over another connection."""
+    with tcp_proxy(postgres_server.port) as proxy:
+        url = migrated_postgres.replace(f":{postgres_server.port}/", f":{proxy.port}/")
+        with serving(idp, url, tmp_path, read_from=migrated_postgres) as server:
+            proxy.ending.clear()
+            ended = end_backends(postgres_server, name_of(migrated_postgres))
+            eventually(lambda: len(proxy.ended) == ended, within=WITHIN_S)
+            answer = server.call()
+            # The other connections are in the same state, and none is closed yet.
+            server.assert_recovers()
+            rows = server.recorded()
+
+        assert has_result(answer), answer
+        assert rows.count(request_id(answer)) == 1
+
+
 def test_each_call_is_recorded_once_if_the_network_drops_packets(
     idp: Idp,
     postgres_server: Postgres,

@@ -189,6 +189,11 @@ class TcpProxy(socketserver.ThreadingTCPServer):
         self.passing = threading.Event()
         """Cleared: as a network that swallows every packet, in both directions."""
         self.passing.set()
+        self.ending = threading.Event()
+        """Cleared: connections that the server ends stay open, though its last words arrive."""
+        self.ending.set()
+        self.ended: list[socket.socket] = []
+        """The connections that the server has ended."""
         self.commits_to_lose = 0
         """Answers to a COMMIT that do not arrive, with the connection they belong to."""
         self.requests: list[bytes] = []
@@ -207,6 +212,9 @@ class TcpConnection(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         with socket.create_connection(("127.0.0.1", self.server.target), timeout=60) as there:
             there.settimeout(None)
+            for end in (there, self.request):
+                # What is sent arrives at once, and not when the other side has acknowledged more.
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             back = threading.Thread(target=self.pump, args=(there, self.request), daemon=True)
             back.start()
             self.pump(self.request, there)
@@ -228,6 +236,9 @@ class TcpConnection(socketserver.BaseRequestHandler):
                     self.server.commits_to_lose -= 1
                     break
                 sink.sendall(data)
+        if source is not self.request:
+            self.server.ended.append(source)
+            self.server.ending.wait()
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -241,6 +252,7 @@ def tcp_proxy(target: int) -> Iterator[TcpProxy]:
             yield server
         finally:
             server.passing.set()
+            server.ending.set()
 
 
 @contextlib.contextmanager

@@ -46,7 +46,12 @@ READ_ONLY = "25006"
 """The SQLSTATE of a write to a server that is read-only: a standby, or one that has become one."""
 CONNECTION_CLOSED = ("08", "57P")
 """The prefixes of SQLSTATEs after which a connection is closed."""
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""
+What a statement of the driver may raise.
 
+The last is raised for a connection whose server has reported its end and not closed it yet.
+"""
 
 POOL_MODE = "pool_mode"
 POOL_MODES = ("session", "transaction")
@@ -136,6 +141,20 @@ class PostgresDatabase(Database):
             await connection.exec_driver_sql("COMMIT")
             undo.pop_all()
 
+    def is_replacing_after(self, error: BaseException) -> bool:
+        """
+        Return whether after *error* of the driver no connection is used again.
+
+        The server has reported the end of a connection, and closes it a moment later, or it accepts
+        no writes since a failover. The other connections to it share the fate of this one.
+        """
+        state = getattr(error, "sqlstate", None) or ""
+        is_lost = isinstance(error, asyncpg.InternalClientError)
+        if is_lost or state == READ_ONLY or state.startswith(CONNECTION_CLOSED):
+            self.replaced_before = time.monotonic()
+            return True
+        return False
+
     async def aclose(self) -> None:
         """Implement `Database`."""
         if self._running:
@@ -172,7 +191,7 @@ class PostgresDatabase(Database):
 
     async def _bounded(self, work: Coroutine[Any, Any, T], within_s: float) -> T:
         began = time.monotonic()
-        with answering((asyncpg.PostgresError, asyncpg.InterfaceError)):
+        with answering(DRIVER_ERRORS):
             try:
                 async with asyncio.timeout(within_s):
                     return await work
@@ -185,7 +204,7 @@ class PostgresDatabase(Database):
         """Return a new connection of the driver; raises StoreUnavailable."""
         try:
             return await self._connected()
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        except (*DRIVER_ERRORS, ValueError) as error:
             # Do not log the text: it may repeat the address, and with it the password.
             raise StoreUnavailable(error_summary(error)) from None
 
@@ -249,12 +268,8 @@ def _watch(database: PostgresDatabase) -> None:
 
     @event.listens_for(engine, "handle_error")
     def failed(context: ExceptionContext) -> None:
-        state = getattr(context.original_exception, "sqlstate", None) or ""
-        if state == READ_ONLY:
-            # After a failover, the connections lead to a server that no longer accepts writes.
-            database.replaced_before = time.monotonic()
-        if state == READ_ONLY or state.startswith(CONNECTION_CLOSED):
-            # The server reports the end before it closes the connection, and the driver has not
-            # seen that yet.
+        error = context.original_exception
+        if database.is_replacing_after(error.__cause__ or error):
+            # The driver has not seen the connection closed yet.
             context.is_disconnect = True
             context.invalidate_pool_on_disconnect = False

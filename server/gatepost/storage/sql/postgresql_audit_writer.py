@@ -27,7 +27,7 @@ from gatepost.storage.sql.audit_heads import (
 )
 from gatepost.storage.sql.audit_sums import ADD_ON_CONFLICT, COLUMNS, rows_of_segments
 from gatepost.storage.sql.database import ANSWER_S, answering
-from gatepost.storage.sql.postgresql import RECYCLE_S, PostgresDatabase
+from gatepost.storage.sql.postgresql import DRIVER_ERRORS, RECYCLE_S, PostgresDatabase
 from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS, escaped
 
 MAX_ATTEMPTS = 5
@@ -137,7 +137,7 @@ class PostgresAuditStore(SqlAuditStore):
             return False
         old_heads = {chain: self._heads.pop(chain) for chain in batch}
         new_heads, segments = _linked(batch, old_heads, link)
-        with answering((asyncpg.PostgresError, asyncpg.InterfaceError)):
+        with answering(DRIVER_ERRORS):
             try:
                 await self._writer.add_at_once(_parameters(old_heads, new_heads, segments))
             except (
@@ -241,6 +241,9 @@ class PostgresWriter:
                 is_usable = True
             except asyncpg.IntegrityConstraintViolationError:
                 is_usable = True
+                raise
+            except DRIVER_ERRORS as error:
+                self._database.is_replacing_after(error)
                 raise
             finally:
                 if not is_usable:  # the statement may still run
