@@ -3,6 +3,7 @@
 import re
 import secrets
 import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 
 from gatepost.execution.failure import ToolFailure
 
@@ -18,6 +19,8 @@ CONTROLS = frozenset({"Cc", "Zl", "Zp"})
 BIDI = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
 """Direction marks: they could make `txt.exe` look like another name to an approver."""
 
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_ -][A-Za-z0-9_ .-]{0,200}")
+"""A name of which no path has a problem in a folder that is neither too deep nor too long."""
 REPOSITORY = re.compile(r"\.git|git~[0-9]+")
 # A file system may treat both cases as the same name.
 PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial", re.IGNORECASE)
@@ -108,6 +111,25 @@ def problem_of(path: str, root: str = SHOWN_ROOT) -> str | None:
         or _length(size, names)
         or ("is a name that the workspace keeps for itself" if _is_kept(names) else None)
     )
+
+
+def listed_paths(
+    folder: Sequence[str], names: Iterable[str], *, hidden: bool
+) -> Iterator[tuple[str, str]]:
+    """
+    Yield each of the *names* in a folder that a path may have, with its path.
+
+    Without *hidden*, names that begin with a dot are left out.
+    """
+    prefix = "".join([f"{name}/" for name in folder])
+    is_roomy = 4 * len(prefix) + NAME_BYTES <= PATH_BYTES and len(folder) < DEPTH
+    for name in names:
+        path = prefix + name
+        # A folder may have thousands of names, nearly all of which are plain.
+        if (is_roomy and PLAIN_NAME.fullmatch(name)) or (
+            (hidden or not name.startswith(".")) and problem_of(path) is None
+        ):
+            yield name, path
 
 
 def partial_name() -> str:

@@ -16,7 +16,7 @@ from gatepost.tools.context.interfaces import (
     ItemType,
     WorkspaceUsage,
 )
-from gatepost.workspace.path import PARTIAL, partial_name, problem_of
+from gatepost.workspace.path import PARTIAL, listed_paths, partial_name
 from gatepost.workspace.removal import clear
 from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of
 from gatepost.workspace.usage import UsageChange, WorkAbandoned
@@ -43,7 +43,7 @@ REFUSED = {
     errno.EROFS: "the server may only read here.",
 }
 
-_HERE = {"follow_symlinks": False}
+KINDS: dict[int, ItemType] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
 
 class Tree:
@@ -137,7 +137,7 @@ class Tree:
         """Remove a file or folder; a folder disappears as a whole and is then cleared."""
         try:
             with self._explained(parts), self._folder(parts[:-1]) as folder:
-                status = os.stat(parts[-1], dir_fd=folder, **_HERE)
+                status = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode) and not recursive:
                     message = (
                         f"{self._show(parts)} is a folder. Pass recursive=true to delete it with "
@@ -169,7 +169,7 @@ class Tree:
             status = self._status(parts)
             if status is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            return _item(parts, status)
+            return _item("/".join(parts), status)
 
     def entries(
         self,
@@ -231,10 +231,8 @@ class Tree:
     def _entries(self, parts: Parts, *, hidden: bool) -> list[Item]:
         items: list[Item] = []
         with self._folder(parts) as folder:
-            for name in sorted(os.listdir(folder)):
-                path = (*parts, name)
-                if (name.startswith(".") and not hidden) or problem_of("/".join(path)) is not None:
-                    continue
+            names = sorted(os.listdir(folder))
+            for name, path in listed_paths(parts, names, hidden=hidden):
                 if (status := _status(name, folder)) is not None:
                     items.append(_item(path, status))
         return items
@@ -368,7 +366,7 @@ class _Missing(ToolFailure):
 def _status(name: str, folder: int) -> os.stat_result | None:
     """Return the status of the path, or None if it has disappeared."""
     try:
-        return os.stat(name, dir_fd=folder, **_HERE)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
 
@@ -386,14 +384,8 @@ def _mode(old: os.stat_result | None) -> int:
     return 0o700 if old is not None and stat.S_ISREG(old.st_mode) and old.st_mode & 0o100 else 0o600
 
 
-def _item(parts: Parts, status: os.stat_result) -> Item:
-    kind: ItemType = "other"
-    if stat.S_ISREG(status.st_mode):
-        kind = "file"
-    elif stat.S_ISDIR(status.st_mode):
-        kind = "folder"
-    elif stat.S_ISLNK(status.st_mode):
-        kind = "link"
+def _item(path: str, status: os.stat_result) -> Item:
+    kind = KINDS.get(stat.S_IFMT(status.st_mode), "other")
     size = status.st_size if kind == "file" else 0
     stamp = (status.st_ino, size, status.st_mtime_ns, status.st_ctime_ns)
-    return Item("/".join(parts), kind, size, status.st_mtime, stamp)
+    return Item(path, kind, size, status.st_mtime, stamp)
