@@ -109,9 +109,11 @@ def excerpts(expression: str, bodies: Iterable[str]) -> Iterator[str]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as rows:
         rows.execute(f"CREATE VIRTUAL TABLE parts USING fts5(part, {TOKENIZE})")
         for body in bodies:
-            rows.execute("DELETE FROM parts")
+            # To roll back takes less than to delete, which reads the words of each part again.
+            rows.execute("BEGIN")
             rows.executemany("INSERT INTO parts VALUES (?)", ((part,) for part in _parts(body)))
             row = rows.execute(SNIPPET, (expression,)).fetchone()
+            rows.execute("ROLLBACK")
             yield row[0] if row is not None else _beginning(body)
 
 
