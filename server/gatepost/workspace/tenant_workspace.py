@@ -205,7 +205,7 @@ class TenantWorkspace:
     The paths of an area do not begin with `/workspace/`.
     """
 
-    __slots__ = ("_home", "_shown_root", "_tree")
+    __slots__ = ("__weakref__", "_home", "_shown_root", "_tree")
 
     def __init__(
         self,

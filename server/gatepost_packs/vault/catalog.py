@@ -1,6 +1,5 @@
 """A vault and its index, which is updated before each answer."""
 
-import asyncio
 import sqlite3
 import threading
 import time
@@ -8,16 +7,23 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from gatepost import CallContext, FileHead, Item, ToolFailure, Workspace
 from gatepost_packs.text import decoded
-from gatepost_packs.vault.index import STABLE_S, BrokenIndex, IndexedFile, TenantIndex
+from gatepost_packs.vault.index import (
+    STABLE_S,
+    BrokenIndex,
+    IndexDifference,
+    IndexedFile,
+    TenantIndex,
+)
 from gatepost_packs.vault.note import read_note
 from gatepost_packs.vault.note_names import VAULT_PREFIX, is_note
 from gatepost_packs.vault.settings import VaultSettings
+from gatepost_packs.vault.shared_update import ProgressReport, SharedUpdates
 
 T = TypeVar("T")
 
@@ -29,9 +35,6 @@ BATCH_FILES = 256
 BATCH_BYTES = 8_000_000
 """Bytes of notes that are in memory at once."""
 ATTEMPTS = 3
-
-_locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
-"""One update of a tenant's index at a time in this process: two would read every note twice."""
 
 
 class IndexState(msgspec.Struct, frozen=True):
@@ -55,6 +58,10 @@ class IndexState(msgspec.Struct, frozen=True):
         return None
 
 
+_updates: WeakKeyDictionary[Workspace, SharedUpdates[IndexState]] = WeakKeyDictionary()
+"""By the workspace of a tenant, of which a server has one object."""
+
+
 class VaultCatalog:
     """The vault of the calling tenant."""
 
@@ -72,8 +79,8 @@ class VaultCatalog:
         for attempt in range(ATTEMPTS):
             try:
                 if self._state is None:
-                    async with self._lock():
-                        self._state = await self._refresh()
+                    updates = _updates.setdefault(self._ctx.workspace, SharedUpdates())
+                    self._state = await updates.result(self._refresh, self._send_progress)
                 return await self._index(lambda index: index.read(work)), self._state
             except (BrokenIndex, OSError):
                 self._state = None
@@ -84,27 +91,45 @@ class VaultCatalog:
                     raise ToolFailure("internal", message) from None
         raise AssertionError("the last attempt returns or raises")
 
-    def _lock(self) -> asyncio.Lock:
-        key = (id(asyncio.get_running_loop()), self._ctx.caller.tenant_id)
-        return _locks.setdefault(key, asyncio.Lock())
+    async def _send_progress(self, read_count: int, changed_count: int) -> None:
+        await self._ctx.progress(read_count, changed_count, "Reading the notes")
 
-    async def _refresh(self) -> IndexState:
+    async def _refresh(self, report: ProgressReport) -> IndexState:
         scanned_at = time.time()
-        known_files = await self._index(TenantIndex.stamps)
-        listing = await self.space.entries(recursive=True, hidden=False, limit=MAX_FILES)
-        files = [item for item in listing.items if item.type == "file"]
-        changed = await self._index(lambda index: index.changed_items(known_files, files))
-        read_count = 0
+        difference, is_cut = await self._difference()
+        known_files, changed = difference.known_files, difference.changed
+        read_count, is_stable = 0, True
         for batch in _batches(changed):
             indexed = await self._read(batch, scanned_at)
-            if not await self._index(
-                partial(TenantIndex.put, known_files=known_files, files=indexed)
-            ):
+            is_stable = is_stable and all(file.is_stable for file in indexed)
+            is_complete = is_stable and read_count + len(batch) == len(changed)
+            put = partial(
+                TenantIndex.put,
+                known_files=known_files,
+                files=indexed,
+                listing=difference.listing if is_complete else None,
+            )
+            if (known_files_then := await self._index(put)) is None:
                 break
+            known_files = known_files_then
             read_count += len(batch)
             if len(changed) > BATCH_FILES:
-                await self._ctx.progress(read_count, len(changed), "Reading the notes")
-        return IndexState(len(changed) - read_count, listing.cut)
+                report(read_count, len(changed))
+        return IndexState(len(changed) - read_count, is_cut)
+
+    async def _difference(self) -> tuple[IndexDifference, bool]:
+        """Return the difference between the files and the index, and whether the list is cut."""
+        # What the index knows must be older than the list of files: a file that another process has
+        # found since must not count as deleted. To read all of it is seldom necessary.
+        for is_whole in (False, True):
+            known_files = await self._index(partial(TenantIndex.known_files, is_whole=is_whole))
+            listing = await self.space.entries(recursive=True, hidden=False, limit=MAX_FILES)
+            difference = await self._index(
+                partial(TenantIndex.difference, known_files=known_files, items=listing.items)
+            )
+            if difference is not None:
+                return difference, listing.cut
+        raise AssertionError("there is a difference to everything that the index knew")
 
     async def _read(self, batch: Sequence[Item], scanned_at: float) -> list[IndexedFile]:
         notes = [item.path for item in batch if is_note(item.path)]

@@ -1,11 +1,13 @@
 """The search index of a vault's notes in an SQLite file; the files always take precedence."""
 
 import os
+import secrets
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +22,7 @@ from gatepost_packs.vault.note_names import is_note, key_of, name_of
 T = TypeVar("T")
 
 FILE = "vault.sqlite"
-VERSION = 2
+VERSION = 3
 """Version of the tables; an index of another version is rebuilt."""
 PAGE_BYTES = 4096
 CACHE_KIB = 8_000
@@ -29,10 +31,13 @@ LOCK_EVERY_S = 0.01
 LOOK_EVERY = 10_000
 """Steps of SQLite between two checks whether the call was abandoned."""
 
+UNKNOWN = -1
+"""Instead of a number of changes that does not count any more."""
 STABLE_S = 2.0
 """A file that changed this recently may change again within one tick of its clock, unnoticed."""
 
 TABLES = f"""
+CREATE TABLE state (changes INTEGER NOT NULL, listing BLOB);
 CREATE TABLE files (
     id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, stamp TEXT NOT NULL,
     changed INTEGER NOT NULL, name TEXT NOT NULL, is_note INTEGER NOT NULL, title TEXT NOT NULL,
@@ -90,8 +95,28 @@ class IndexedFile(msgspec.Struct, frozen=True):
     """Whether it stayed unchanged while, and shortly before, it was read."""
 
 
-KnownFiles = Mapping[str, tuple[int, str]]
-"""By path: the row number, which is never used again, and the stamp at reading."""
+class KnownFiles(msgspec.Struct, frozen=True):
+    """What the index knew at one moment."""
+
+    changes: int
+    """The number of changes of the index until then; `UNKNOWN` if others have changed it since."""
+    listing: bytes | None = None
+    """The digest of the list of files for which the index is complete; None if it may not be."""
+    stamps: Mapping[str, tuple[int, str]] | None = None
+    """
+    By path: the row number, which is never used again, and the stamp at reading. None if they were
+    not read.
+    """
+
+
+class IndexDifference(msgspec.Struct, frozen=True):
+    """How a list of files differs from what the index knew; files that are gone are removed."""
+
+    known_files: KnownFiles
+    listing: bytes
+    """The digest of the list."""
+    changed: Sequence[Item] = ()
+    """The new and changed files."""
 
 
 class IndexFull(Exception):
@@ -132,60 +157,105 @@ class TenantIndex:
                 rows.execute("BEGIN")
                 return work(rows)
 
-    def stamps(self) -> KnownFiles:
-        """Return the stamps of the indexed files."""
-        return self.read(
-            lambda rows: {
+    def known_files(self, *, is_whole: bool) -> KnownFiles:
+        """Return what the index knows; with *is_whole*, the stamps of all files, too."""
+
+        def read_state(rows: sqlite3.Connection) -> KnownFiles:
+            changes, listing = _state(rows)
+            if not is_whole:
+                return KnownFiles(changes, listing)
+            stamps = {
                 path: (number, stamp)
                 for number, path, stamp in rows.execute("SELECT id, path, stamp FROM files")
             }
-        )
+            return KnownFiles(changes, listing, stamps)
 
-    def changed_items(self, known_files: KnownFiles, items: Sequence[Item]) -> list[Item]:
+        return self.read(read_state)
+
+    def difference(self, known_files: KnownFiles, items: Sequence[Item]) -> IndexDifference | None:
         """
         Remove deleted files; return the new and changed ones.
 
         *known_files* must be older than the listing *items*, so that files which another process
-        has found since do not count as deleted.
+        has found since do not count as deleted. Return None if the stamps of that moment are needed
+        and cannot be read any more.
         """
-        changed = [item for item in items if known_files.get(item.path, (0, ""))[1] != _stamp(item)]
-        present = {item.path for item in items}
-        forgotten = [number for path, (number, _) in known_files.items() if path not in present]
-        if forgotten:
-            self._drop(lambda rows: _forget(rows, forgotten))
-        return changed
+        files = [item for item in items if item.type == "file"]
+        listing = _digest(files)
+        if listing == known_files.listing:
+            return IndexDifference(known_files, listing)
+        if known_files.stamps is None:
+            changes = known_files.changes
+            known_files = self.known_files(is_whole=True)
+            if known_files.changes != changes:
+                return None
+        stamps = known_files.stamps or {}
+        changed = [item for item in files if stamps.get(item.path, (0, ""))[1] != _stamp(item)]
+        present = {item.path for item in files}
+        forgotten = [number for path, (number, _) in stamps.items() if path not in present]
+        if forgotten or not changed:
+            known_files = self._drop(known_files, forgotten, None if changed else listing)
+        return IndexDifference(known_files, listing, changed)
 
-    def put(self, known_files: KnownFiles, files: Sequence[IndexedFile]) -> bool:
-        """Store the contents of these files; return False if there is no room."""
-        before = [known_files[file.item.path][0] for file in files if file.item.path in known_files]
-        # In a transaction of its own: if there is no space for the new contents, the old ones must
-        # not be found either.
-        self._drop(lambda rows: _forget(rows, before))
+    def put(
+        self, known_files: KnownFiles, files: Sequence[IndexedFile], listing: bytes | None
+    ) -> KnownFiles | None:
+        """
+        Store the contents of these files; return what is known then, or None if there is no room.
+
+        *listing* is the digest of the list of files if the index is complete for it then.
+        """
+        stamps = known_files.stamps or {}
+        before = [stamps[file.item.path][0] for file in files if file.item.path in stamps]
+
+        def replace(rows: sqlite3.Connection) -> None:
+            _forget(rows, before)
+            _store_files(rows, files)
+
         try:
-            self.write(lambda rows: _store_files(rows, files))
+            return self.write(replace, known_files, listing)
         except IndexFull:
-            return False
-        return True
+            # Where there is no space for the new contents, the old ones must not be found either.
+            self._drop(known_files, before, None)
+            return None
 
-    def _drop(self, work: Callable[[sqlite3.Connection], None]) -> None:
+    def _drop(
+        self, known_files: KnownFiles, numbers: Sequence[int], listing: bytes | None
+    ) -> KnownFiles:
         """Remove rows; if even that lacks room, remove the whole index."""
         try:
-            self.write(work)
+            return self.write(lambda rows: _forget(rows, numbers), known_files, listing)
         except IndexFull:
             self._clear()
             raise BrokenIndex from None
 
-    def write(self, work: Callable[[sqlite3.Connection], None]) -> None:
+    def write(
+        self,
+        work: Callable[[sqlite3.Connection], None],
+        known_files: KnownFiles | None = None,
+        listing: bytes | None = None,
+    ) -> KnownFiles:
         """
         Change the index as a whole or not at all; raise IndexFull, Broken, or ToolFailure as `read`
         does.
+
+        Note *listing* as the list for which the index is complete, unless another process has
+        changed the index since *known_files*. Return what is known then.
         """
+        known_files = known_files or KnownFiles(UNKNOWN)
         with self._judged(), self._locked(), self._opened() as rows:
             rows.execute("BEGIN IMMEDIATE")
             if rows.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 _make(rows)
+            changes, _ = _state(rows)
+            is_alone = changes == known_files.changes
             work(rows)
+            rows.execute(
+                "UPDATE state SET changes = ?, listing = ?",
+                (changes + 1, listing if is_alone else None),
+            )
             rows.execute("COMMIT")
+        return msgspec.structs.replace(known_files, changes=changes + 1 if is_alone else UNKNOWN)
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -234,7 +304,24 @@ def _make(rows: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError("the tables are of another version")
     for statement in TABLES.split(";\n")[:-1]:
         rows.execute(statement)
+    # Not 0: a process may remember the number of an index that was removed since.
+    rows.execute("INSERT INTO state (changes) VALUES (?)", (secrets.randbits(48),))
     rows.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _state(rows: sqlite3.Connection) -> tuple[int, bytes | None]:
+    """Return the number of changes, and the digest of the list for which the index is complete."""
+    state: tuple[int, bytes | None] | None = rows.execute(
+        "SELECT changes, listing FROM state"
+    ).fetchone()
+    if state is None:
+        raise sqlite3.DatabaseError("the index lacks its state")
+    return state
+
+
+def _digest(files: Sequence[Item]) -> bytes:
+    """Return what two lists of files have in common only if they are equal, with all stamps."""
+    return sha256(msgspec.msgpack.encode([(item.path, item.stamp) for item in files])).digest()
 
 
 def _store_files(rows: sqlite3.Connection, files: Sequence[IndexedFile]) -> None:

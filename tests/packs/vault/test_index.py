@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from gatepost.tools.context.interfaces import FileHead, Item
+from gatepost.tools.context.client import NO_CLIENT, Client
+from gatepost.tools.context.interfaces import FileHead, FolderListing
 from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.workspace import TenantWorkspace, Workspaces
 from gatepost_packs.vault import lookup
-from gatepost_packs.vault.index import IndexedFile, TenantIndex
-from gatepost_packs.vault.note import read_note
 from gatepost_packs.vault.settings import VaultSettings
 from gatepost_packs.vault.tools import Hits, vault_list, vault_read, vault_search
 from tests.support.commands import tenant_folder
@@ -47,15 +46,28 @@ class VaultTools:
         self.index = root / ".gatepost" / tenant / ".made/vault.sqlite"
         self.read: list[str] = []
         self.reading = asyncio.Event()
-        self._space = spaces.for_tenant(tenant)
+        self.listings = 0
+        """How often the files were listed."""
+        self.listed = asyncio.Event()
+        self.listing: asyncio.Event | None = None
+        """Cleared: a list of the files is not returned yet."""
+        self._space = Counting(spaces.for_tenant(tenant), self)
         self.told = VaultTestSettings()
 
     @property
     def ctx(self) -> CallContext:
+        return self.ctx_of(NO_CLIENT)
+
+    def ctx_of(self, client: Client) -> CallContext:
+        """Return the context of a call by that client."""
         tool_services: Any = self.told
-        space: Any = Counting(self._space, self)
+        space: Any = self._space
         return CallContext(
-            caller=a_caller(), request_id="1", workspace=space, services=tool_services
+            caller=a_caller(),
+            request_id="1",
+            workspace=space,
+            services=tool_services,
+            client=client,
         )
 
     def put(self, path: str, text: str, *, at: float = OLD_TIME) -> Path:
@@ -80,6 +92,14 @@ class Counting:
 
     def folder(self, path: str, shown: str) -> "Counting":
         return Counting(self._inner.folder(path, shown), self._secrets)
+
+    async def entries(self, path: str = ".", **options: Any) -> FolderListing:
+        self._secrets.listings += 1
+        listing = await self._inner.entries(path, **options)
+        self._secrets.listed.set()
+        if self._secrets.listing is not None:
+            await self._secrets.listing.wait()
+        return listing
 
     async def heads(self, paths: Sequence[str], *, limit: int) -> list[FileHead | None]:
         self._secrets.read += paths
@@ -157,10 +177,24 @@ async def test_a_file_changed_within_a_clock_tick_is_read_again(secrets: VaultTo
         lambda file: file.unlink(),
         lambda file: change_index(file, "DROP TABLE words"),
         lambda file: change_index(file, "PRAGMA user_version = 99"),
+        lambda file: change_index(file, "PRAGMA user_version = 2; DROP TABLE state"),
+        lambda file: change_index(file, "DELETE FROM state"),
         lambda file: change_index(file, "DROP TABLE files; CREATE TABLE files (x)"),
         lambda file: (file.unlink(), file.with_name(f"{file.name}-journal").write_bytes(b"x" * 99)),
     ],
-    ids=["text", "empty", "half", "garbage", "gone", "no table", "version", "columns", "journal"],
+    ids=[
+        "text",
+        "empty",
+        "half",
+        "garbage",
+        "gone",
+        "no table",
+        "version",
+        "older",
+        "state",
+        "columns",
+        "journal",
+    ],
 )
 async def test_a_damaged_index_is_rebuilt(secrets: VaultTools, spoil: Any) -> None:
     """A search answers as before; it only reads the notes again."""
@@ -230,20 +264,6 @@ async def test_no_caller_waits_for_another_tenants_index(tmp_path: Path) -> None
     spaces.close()
 
 
-async def test_many_searches_at_once_read_each_note_once(secrets: VaultTools) -> None:
-    """Searches that start while the index is being made wait for it."""
-    for number in range(50):
-        secrets.put(f"n{number}.md", f"word{number}")
-    secrets.read.clear()
-
-    results = await asyncio.gather(
-        *(vault_search(secrets.ctx, f"word{number}") for number in range(8))
-    )
-
-    assert [len(result.hits) for result in results] == [1] * 8
-    assert len(secrets.read) == 50
-
-
 async def test_an_index_is_made_outside_the_event_loops_thread(secrets: VaultTools) -> None:
     """No step of it runs on the event loop's own thread."""
     threads: set[str] = set()
@@ -307,22 +327,6 @@ async def test_two_processes_share_one_index(secrets: VaultTools, tmp_path: Path
     assert rows.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert rows.execute("SELECT count(*) FROM words").fetchone() == (108,)
     rows.close()
-
-
-def test_an_older_reading_does_not_replace_a_newer_one_of_another_process(tmp_path: Path) -> None:
-    """This holds for an older list of files and for an older text."""
-    index = TenantIndex(tmp_path, threading.Event(), 10_000_000)
-    old, new, fresh = (
-        IndexedFile(Item(path, "file", 1, 1.0, (1, 1, 1, at)), read_note(path, text))
-        for path, text, at in (("a.md", "old", 1), ("a.md", "new", 2), ("b.md", "new", 2))
-    )
-    index.put({}, [old])
-    notes = index.stamps()
-    index.put(index.stamps(), [new, fresh])
-
-    assert index.changed_items(notes, [old.item]) == []
-    assert index.put(notes, [old])
-    assert index.changed_items(index.stamps(), [new.item, fresh.item]) == []
 
 
 async def test_a_cancelled_search_leaves_a_sound_index(secrets: VaultTools) -> None:
