@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gatepost.execution.failure import ToolFailure
@@ -18,8 +18,10 @@ from gatepost.workspace import (
     Workspaces,
     kernel_resolves,
     parts_of,
+    problem_of,
     resolver_of,
 )
+from gatepost.workspace.path import listed_paths
 from tests.support.measuring import each
 
 
@@ -219,6 +221,26 @@ async def test_a_listing_has_only_readable_files_and_follows_no_link(
     os.mkfifo(home / "pipe")
 
     assert [file.path for file in await acme.files(limit=10)] == ["kept.txt"]
+
+
+@given(
+    folder=st.lists(st.sampled_from(["a", "b c", "d" * 250, "é"]), max_size=33).map(tuple),
+    name=st.one_of(
+        st.text("aZ09_ .-", min_size=1, max_size=256),
+        st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=256),
+        st.from_regex(r"\.[0-9a-f]{16}\.partial", fullmatch=True),
+    ),
+    hidden=st.booleans(),
+)
+def test_a_list_has_the_names_that_a_path_may_have(
+    folder: tuple[str, ...], name: str, hidden: bool
+) -> None:
+    """Each name that is listed can be opened, and none that can be opened is left out."""
+    path = "/".join((*folder, name))
+    assume(not folder or problem_of("/".join(folder)) is None)
+    is_listed = (hidden or not name.startswith(".")) and problem_of(path) is None
+
+    assert [*listed_paths(folder, [name], hidden=hidden)] == [(name, path)] * is_listed
 
 
 async def test_a_deep_path_is_opened_in_pieces(acme: TenantWorkspace) -> None:
