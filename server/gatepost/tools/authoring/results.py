@@ -161,7 +161,7 @@ def _held_to(schema: Mapping[str, Any]) -> ToOutcome:
         outcome = _outcome(returned)
         if outcome.failure is not None:
             return outcome
-        value = outcome.structured
+        value = returned.structured
         if isinstance(value, msgspec.Raw):
             value = decoded(value)
         if may_wrap and not isinstance(value, Mapping):
@@ -217,13 +217,19 @@ def _loose(value: Any) -> Outcome:
 
 
 def _outcome(value: Any) -> Outcome:
+    """
+    Return the outcome that a function has returned, with its structured value as JSON.
+
+    Redaction, the limit of the answer and the protocol need the JSON. It is encoded once.
+    """
     if not isinstance(value, Outcome):
         raise TypeError(f"the tool is declared to answer an Outcome, not {type(value).__name__}")
-    if isinstance(value.structured, msgspec.Raw):
-        # It is sent unchanged, so it must be valid JSON on one line.
-        encoded = msgspec.Raw(_encode(decoded(value.structured)))
-        return msgspec.structs.replace(value, structured=encoded)
-    return value
+    if value.structured is msgspec.UNSET:
+        return value
+    is_encoded = isinstance(value.structured, msgspec.Raw)
+    # It is sent unchanged, so it must be valid JSON on one line.
+    encoded = _encode(decoded(value.structured) if is_encoded else value.structured)
+    return msgspec.structs.replace(value, structured=msgspec.Raw(encoded))
 
 
 def _is_object(hint: Any) -> bool:
