@@ -156,6 +156,15 @@ def test_an_outcome_is_passed_on_unchanged() -> None:
     assert returned_by(outcome).answer(original) is original
 
 
+def test_the_value_of_an_outcome_is_encoded_when_the_tool_returns_it() -> None:
+    """What the tool does to its own list afterwards changes no answer."""
+    rows: list[Any] = [{"rows": 1}]
+    answered = returned_by(outcome).answer(Outcome(structured=rows))
+    rows.clear()
+
+    assert bytes(answered.structured) == b'[{"rows":1}]'
+
+
 @pytest.mark.requirement("TL-08")
 @pytest.mark.parametrize(
     ("function", "value"),
