@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw
 from gatepost.redaction import json_document
 from gatepost.redaction.redactor import (
     Redactor,
+    are_clear,
     cleaned_text,
     is_prompt,
     quoted,
@@ -222,7 +223,7 @@ def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcom
     neither of them shows what the other hides.
     """
     if outcome.structured is UNSET:
-        clean = json_document.cleaned(_encode(outcome.content), redactor, blocks=True)
+        clean = _clean_blocks(outcome.content, redactor)
         return outcome if clean is None else _replace(outcome, content=tuple(_decode(clean)))
     encoded, names = _encode(outcome.structured), frozenset[bytes]()
     structured = json_document.cleaned(encoded, redactor)
@@ -233,7 +234,7 @@ def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcom
     copy = {"type": "text", "text": encoded.decode()}
     copies = [at for at, block in enumerate(outcome.content) if block == copy]
     content = [{} if block == copy else block for block in outcome.content]
-    clean = json_document.cleaned(_encode(content), redactor, blocks=True, names=names)
+    clean = _clean_blocks(content, redactor, names)
     if clean is None and structured is None:
         return outcome
     content = list(outcome.content) if clean is None else _decode(clean)
@@ -242,6 +243,29 @@ def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcom
         content[at] = {"type": "text", "text": text.decode()}
     value = outcome.structured if structured is None else Raw(structured)
     return _replace(outcome, content=tuple(content), structured=value)
+
+
+def _clean_blocks(
+    content: Sequence[Mapping[str, Any]], redactor: Redactor, names: frozenset[bytes] = frozenset()
+) -> bytes | None:
+    """Return content blocks redacted, as JSON, or None if they contain no secrets."""
+    if _are_clear_texts([block for block in content if block], redactor):
+        return None  # true for nearly all texts
+    return json_document.cleaned(_encode(content), redactor, blocks=True, names=names)
+
+
+def _are_clear_texts(content: Sequence[Mapping[str, Any]], redactor: Redactor) -> bool:
+    """Return True only if all content is text, and no secret is in a text or split over several."""
+    texts: list[str] = []
+    for block in content:
+        text = block.get("text")
+        if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
+            return False
+        # Such a text is skipped where a reader may join the others.
+        if text.encode(errors="replace") in json_document.PROTOCOL:
+            return False
+        texts.append(text)
+    return are_clear((_encode(texts),), redactor)
 
 
 def failure_without(failure: Failure, redactor: Redactor) -> Failure:
