@@ -192,7 +192,9 @@ class Tree:
             folder = todo.popleft()
             try:
                 with self._explained(folder):
-                    folder_items = self._entries(folder, hidden=hidden)
+                    # One more than wanted shows that the list is cut.
+                    most = None if files_only else limit + 1 - len(items)
+                    folder_items = self._entries(folder, most, hidden=hidden)
             except ToolFailure:
                 if folder == parts and parts:
                     raise
@@ -228,11 +230,14 @@ class Tree:
                     raise
         return WorkspaceUsage(size, files)
 
-    def _entries(self, parts: Parts, *, hidden: bool) -> list[Item]:
+    def _entries(self, parts: Parts, most: int | None, *, hidden: bool) -> list[Item]:
+        """Return the entries of a folder in order, but no more than *most*."""
         items: list[Item] = []
         with self._folder(parts) as folder:
             names = sorted(os.listdir(folder))
             for name, path in listed_paths(parts, names, hidden=hidden):
+                if len(items) == most:
+                    break
                 if (status := _status(name, folder)) is not None:
                     items.append(_item(path, status))
         return items
