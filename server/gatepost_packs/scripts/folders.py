@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -91,8 +91,7 @@ class ScriptFolders:
             of_tenant = await self._of_tenant()
             cut = cut or len(of_tenant) > limit
             names.update(sorted(of_tenant)[:limit])
-        scripts = [script for name in sorted(names) if (script := await self._read_script(name))]
-        return FoundScripts(tuple(scripts), cut)
+        return FoundScripts(tuple(await self._read_all(sorted(names))), cut)
 
     def allowed_by(self, script: Script) -> str | None:
         """Return the setting that lets a script run without an approval, if one does."""
@@ -105,11 +104,24 @@ class ScriptFolders:
     def _path(self, name: str) -> str:
         return f"{self._settings.workspace_folder}/{name}{SUFFIX}"
 
-    async def _read_script(self, name: str) -> Script | None:
-        try:
-            return await self.find(name)
-        except ToolFailure:
-            return None
+    async def _read_all(self, names: Sequence[str]) -> list[Script]:
+        """Return the scripts of these names that can be read."""
+        contents: dict[str, bytes] = {}
+        if self._settings.folder:
+            contents = await asyncio.to_thread(self._read_each, names)
+        scripts = {name: Script(name, content, "server") for name, content in contents.items()}
+        others = [name for name in names if name not in scripts]
+        if self._settings.workspace_folder and others:
+            paths = [*map(self._path, others)]
+            heads = await self._workspace.heads(paths, limit=self._max_read)
+            for name, head in zip(others, heads, strict=True):
+                if head is not None:
+                    scripts[name] = Script(name, head.data, "workspace")
+        return [
+            scripts[name]
+            for name in names
+            if name in scripts and len(scripts[name].content) < self._max_read
+        ]
 
     async def _of_tenant(self) -> list[str]:
         folder, limit = self._settings.workspace_folder, self._settings.max_scripts
@@ -140,6 +152,10 @@ class ScriptFolders:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 return None
             return file.read(self._max_read)
+
+    def _read_each(self, names: Iterable[str]) -> dict[str, bytes]:
+        contents = ((name, self._read(name)) for name in names)
+        return {name: content for name, content in contents if content is not None}
 
     def _bounded(self, name: str, content: bytes) -> bytes:
         if len(content) == self._max_read:
