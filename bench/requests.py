@@ -33,7 +33,7 @@ TOOLS = '''\
 
 from typing import Any
 
-from gatepost import CallContext, Pack, ToolFailure
+from gatepost import CallContext, Outcome, Pack, ToolFailure
 
 pack = Pack("kinds")
 
@@ -73,6 +73,20 @@ async def query(ctx: CallContext, count: int) -> list[dict[str, Any]]:
     """Return rows."""
     row = {"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}
     return [row] * count
+
+
+@pack.tool(read_only=True)
+async def report(ctx: CallContext, count: int) -> Outcome:
+    """Return a text and rows."""
+    row = {"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}
+    text = {"type": "text", "text": f"There are {count} rows."}
+    return Outcome((text,), {"rows": [row] * count})
+
+
+@pack.tool(read_only=True)
+async def parts(ctx: CallContext, count: int) -> Outcome:
+    """Return several texts."""
+    return Outcome(({"type": "text", "text": "A line of a report."},) * count)
 
 
 @pack.tool(read_only=True)
@@ -152,6 +166,9 @@ KINDS = (
     RequestKind("with 16 KiB of JSON in a text", call("repeat", {"text": rows(16 * KIB)})),
     RequestKind("that returns 10 rows", call("query", {"count": 10})),
     RequestKind("that returns 100 rows", call("query", {"count": 100})),
+    RequestKind("that returns a text and 10 rows (Outcome)", call("report", {"count": 10})),
+    RequestKind("that returns a text and 100 rows", call("report", {"count": 100})),
+    RequestKind("that returns 10 texts", call("parts", {"count": 10})),
     RequestKind("with 1 KiB of rows", call("table", {"rows": json.loads(rows(KIB))})),
     RequestKind("with 16 KiB of rows", call("table", {"rows": json.loads(rows(16 * KIB))})),
 )
