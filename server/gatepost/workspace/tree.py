@@ -193,8 +193,8 @@ class Tree:
             try:
                 with self._explained(folder):
                     # One more than wanted shows that the list is cut.
-                    most = None if files_only else limit + 1 - len(items)
-                    folder_items = self._entries(folder, most, hidden=hidden)
+                    max_items = None if files_only else limit + 1 - len(items)
+                    folder_items = self._entries(folder, max_items, hidden=hidden)
             except ToolFailure:
                 if folder == parts and parts:
                     raise
@@ -230,13 +230,13 @@ class Tree:
                     raise
         return WorkspaceUsage(size, files)
 
-    def _entries(self, parts: Parts, most: int | None, *, hidden: bool) -> list[Item]:
-        """Return the entries of a folder in order, but no more than *most*."""
+    def _entries(self, parts: Parts, max_items: int | None, *, hidden: bool) -> list[Item]:
+        """Return the entries of a folder in order, but no more than *max_items*."""
         items: list[Item] = []
         with self._folder(parts) as folder:
             names = sorted(os.listdir(folder))
             for name, path in listed_paths(parts, names, hidden=hidden):
-                if len(items) == most:
+                if len(items) == max_items:
                     break
                 if (status := _status(name, folder)) is not None:
                     items.append(_item(path, status))

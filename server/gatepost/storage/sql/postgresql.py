@@ -141,12 +141,12 @@ class PostgresDatabase(Database):
             await connection.exec_driver_sql("COMMIT")
             undo.pop_all()
 
-    def is_replacing_after(self, error: BaseException) -> bool:
+    def replace_connections_after(self, error: BaseException) -> bool:
         """
-        Return whether after *error* of the driver no connection is used again.
+        Return whether *error* ended a connection; then all are replaced before they are used.
 
-        The server has reported the end of a connection, and closes it a moment later, or it accepts
-        no writes since a failover. The other connections to it share the fate of this one.
+        The server has reported its end and closes it a moment later, or accepts no writes since a
+        failover. The other connections lead to the same server.
         """
         state = getattr(error, "sqlstate", None) or ""
         is_lost = isinstance(error, asyncpg.InternalClientError)
@@ -269,7 +269,7 @@ def _watch(database: PostgresDatabase) -> None:
     @event.listens_for(engine, "handle_error")
     def failed(context: ExceptionContext) -> None:
         error = context.original_exception
-        if database.is_replacing_after(error.__cause__ or error):
+        if database.replace_connections_after(error.__cause__ or error):
             # The driver has not seen the connection closed yet.
             context.is_disconnect = True
             context.invalidate_pool_on_disconnect = False

@@ -243,7 +243,7 @@ class PostgresWriter:
                 is_usable = True
                 raise
             except DRIVER_ERRORS as error:
-                self._database.is_replacing_after(error)
+                self._database.replace_connections_after(error)
                 raise
             finally:
                 if not is_usable:  # the statement may still run
