@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
 from itertools import count
 from types import MappingProxyType
 
@@ -11,7 +12,7 @@ import msgspec
 
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.names import MAX_BYTES, SecretRefused
-from gatepost.secrets.store import SecretReader, SecretStore, SecretUnreadable
+from gatepost.secrets.store import SecretReader, SecretStore, SecretUnreadable, retrieved
 from gatepost.storage.errors import StoreUnavailable
 
 CACHED_S = 60.0
@@ -109,20 +110,39 @@ class SecretCache:
             return cached.known_secrets
 
     async def value(self, tenant: str, name: str) -> BoundSecret | None:
-        """Read a secret and cache it for redaction; raise Unreadable or StoreUnavailable."""
+        """
+        Read a secret and cache it for redaction; raise Unreadable or StoreUnavailable.
+
+        Calls that wait for a reading share the next one, which begins after all of them asked.
+        """
         cached = self._cache_of(tenant)
+        cached.used_at = self._clock()  # at once, so that it is not forgotten before the reading
+        reading = cached.next_readings.get(name)
+        if reading is None or reading.done():
+            # Without the context of this call, because other calls wait for the task as well.
+            reading = asyncio.get_running_loop().create_task(
+                self._read_value(cached, tenant, name), context=Context()
+            )
+            reading.add_done_callback(retrieved)
+            cached.next_readings[name] = reading
+        try:
+            return await asyncio.shield(reading)
+        except SecretUnreadable as failure:
+            log.error(
+                "secret_unreadable",
+                extra={"tenant": tenant, "secret": name, "reason": failure.reason},
+            )
+            raise
+
+    async def _read_value(
+        self, cached: "_TenantCache", tenant: str, name: str
+    ) -> BoundSecret | None:
         # This takes turns with `load`, which could otherwise replace this reading with an older
         # one.
         async with cached.lock:
-            cached.used_at = self._clock()
-            try:
-                secret = await self._vault.get(tenant, name)
-            except SecretUnreadable as failure:
-                log.error(
-                    "secret_unreadable",
-                    extra={"tenant": tenant, "secret": name, "reason": failure.reason},
-                )
-                raise
+            # A call that asks from now on may know of a change that this reading does not see.
+            del cached.next_readings[name]
+            secret = await self._vault.get(tenant, name)
             hidden = secret is not None and not secret.username
             self._put(cached, name, secret.value if secret is not None and hidden else None)
             return secret
@@ -257,6 +277,8 @@ class _TenantCache:
     def __init__(self, secrets: TenantSecrets, now: float) -> None:
         self.lock = asyncio.Lock()
         self.known_secrets = secrets
+        self.next_readings: dict[str, asyncio.Task[BoundSecret | None]] = {}
+        """The readings that have not begun, by the name of the secret."""
         self.values: Mapping[str, str] = {}
         self.replaced_values: tuple[tuple[str, str, float], ...] = ()
         self.read = False

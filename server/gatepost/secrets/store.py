@@ -234,7 +234,7 @@ class SecretReader:
             tenants = set[str]()
             # Without the context of this call, because other calls wait for the task as well.
             task = asyncio.get_running_loop().create_task(self._read(tenants), context=Context())
-            task.add_done_callback(_retrieved)
+            task.add_done_callback(retrieved)
             self._next = tenants, task
         tenants, task = self._next
         tenants.add(tenant)
@@ -247,7 +247,7 @@ class SecretReader:
         return {tenant: self._vault.opened(tenant, sealed.get(tenant, ())) for tenant in tenants}
 
 
-def _retrieved(task: "asyncio.Task[object]") -> None:
+def retrieved(task: "asyncio.Task[object]") -> None:
     """Retrieve the error of a task whose callers may all have left."""
     if not task.cancelled():
         task.exception()
