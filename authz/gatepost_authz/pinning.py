@@ -263,6 +263,12 @@ class PinningTransport(httpx2.AsyncBaseTransport):
             extensions=answer.extensions,
         )
 
+    @property
+    def open_connections(self) -> int:
+        """Return the number of connections, idle ones included."""
+        proxied = 0 if self._proxied is None else len(self._proxied.connections)
+        return len(self._direct.connections) + proxied
+
     async def aclose(self) -> None:
         """Close every connection."""
         await self._direct.aclose()

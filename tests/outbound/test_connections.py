@@ -75,6 +75,35 @@ async def test_a_bounded_number_of_tenants_keep_idle_connections(
     assert a != a_again
 
 
+async def test_calls_at_once_leave_all_their_connections_to_the_next(
+    outbound_client: OutboundClient, internet: Internet
+) -> None:
+    """A new connection takes longer than a request, above all an encrypted one."""
+    for _ in range(3):
+        await send_at_once(outbound_client, "acme", 12)
+
+    assert len({seen.connection for seen in internet.site.seen}) == 12
+
+
+async def test_a_bounded_number_of_connections_stays_idle(
+    outbound_client: OutboundClient, internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the tenants that called least recently are closed first."""
+    monkeypatch.setattr(connections, "IDLE_CONNECTIONS", 6)
+    for tenant in ("a", "b", "b", "a"):
+        await send_at_once(outbound_client, tenant, 4)
+
+    seen = [seen.connection for seen in internet.site.seen]
+    a, b, b_again, a_again = (set(seen[at : at + 4]) for at in range(0, 16, 4))
+    assert b == b_again
+    assert not a & a_again
+
+
+async def send_at_once(outbound_client: OutboundClient, tenant: str, count: int) -> None:
+    http = outbound_client.client_for(tenant)
+    await asyncio.gather(*(http.send("GET", "http://www.web.test/") for _ in range(count)))
+
+
 async def test_other_settings_count_from_the_next_request(
     outbound_client: OutboundClient, internet: Internet
 ) -> None:

@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 from gatepost_authz.pinning import PinningTransport
 
-IDLE_POOLS = 64
-"""The number of pools whose connections stay open between requests."""
+IDLE_POOLS, IDLE_CONNECTIONS = 64, 500
+"""
+The number of pools whose connections stay open between requests, and of those connections in all:
+half of the most descriptors that are left for such uses (`DescriptorLimits`).
+"""
 
 
 class PoolKey(NamedTuple):
@@ -26,6 +29,8 @@ class TenantConnections:
     def __init__(self, transport: PinningTransport) -> None:
         self.transport = transport
         self.users = 0
+        self.idle = 0
+        """The number of open connections while it has no users."""
 
 
 class ConnectionPools:
@@ -34,6 +39,8 @@ class ConnectionPools:
     def __init__(self, make: Callable[[PoolKey], PinningTransport]) -> None:
         self._make = make
         self._lines: dict[PoolKey, TenantConnections] = {}
+        self._idle = 0
+        """The number of connections of all pools without users."""
         self._retired = False
 
     @asynccontextmanager
@@ -43,10 +50,13 @@ class ConnectionPools:
         line = self._lines.pop(key, None) or TenantConnections(self._make(key))
         self._lines[key] = line
         line.users += 1
+        self._count_idle(line, 0)
         try:
             yield line.transport
         finally:
             line.users -= 1
+            if not line.users:
+                self._count_idle(line, line.transport.open_connections)
             await self._close_unused()
 
     @property
@@ -66,10 +76,29 @@ class ConnectionPools:
         for line in lines:
             await line.transport.aclose()
 
+    def _count_idle(self, line: TenantConnections, idle: int) -> None:
+        self._idle += idle - line.idle
+        line.idle = idle
+
     async def _close_unused(self) -> None:
-        excess = len(self._lines) - (0 if self._retired else IDLE_POOLS)
-        idle = [key for key, line in self._lines.items() if not line.users]
         # Removed from the mapping before the first await, so no request gets a closing transport.
-        surplus = [self._lines.pop(key) for key in idle[: max(excess, 0)]]
+        surplus = [self._lines.pop(key) for key in self._surplus()]
+        for line in surplus:
+            self._count_idle(line, 0)
         for line in surplus:
             await line.transport.aclose()
+
+    def _surplus(self) -> list[PoolKey]:
+        """Return the pools to close: the least recently used ones that have no users."""
+        pools = len(self._lines) - (0 if self._retired else IDLE_POOLS)
+        idle = self._idle - IDLE_CONNECTIONS
+        if pools <= 0 and idle <= 0:
+            return []
+        surplus: list[PoolKey] = []
+        for key, line in self._lines.items():
+            if pools <= 0 and idle <= 0:
+                break
+            if not line.users:
+                surplus.append(key)
+                pools, idle = pools - 1, idle - line.idle
+        return surplus
