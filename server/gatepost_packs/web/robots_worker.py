@@ -1,15 +1,19 @@
-"""Judge a URL by a robots.txt (RFC 9309); runs in a child process (`gatepost_packs.child`)."""
+"""Judge a URL by a robots.txt (RFC 9309); also runs in a child process (`gatepost_packs.child`)."""
 
 import re
 from typing import Any
 
 from protego import Protego
 
-VERSION = re.compile(r"^(\s*user-agent\s*:\s*[a-z_-]+)/.*", re.IGNORECASE | re.MULTILINE)
+VERSION = re.compile(r"^([ \t]*user-agent[ \t]*:[ \t]*[a-z_-]+)/.*", re.IGNORECASE | re.MULTILINE)
 """The text after a product token, which Protego would compare (RFC 9309 section 2.2.1)."""
 
 
+def rules_of(text: str) -> Protego:
+    """Return the rules in a robots.txt for all programs."""
+    return Protego.parse(VERSION.sub(r"\1", text))
+
+
 def answer(request: dict[str, Any]) -> bool:
-    """Return whether `agent` may fetch `url` by the `rules`."""
-    rules = Protego.parse(VERSION.sub(r"\1", request["rules"]))
-    return bool(rules.can_fetch(request["url"], request["agent"]))
+    """Return whether `agent` may fetch `url` by the `rules`, as a worker."""
+    return bool(rules_of(request["rules"]).can_fetch(request["url"], request["agent"]))

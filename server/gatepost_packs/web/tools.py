@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from gatepost import CallContext, OutboundReply, Pack, ToolFailure
 from gatepost_packs.child.process import WorkerFailed, ask
 from gatepost_packs.retry_after import retry_after
-from gatepost_packs.web.robots import LIMIT_BYTES, RobotsCache, allows
+from gatepost_packs.web.robots import LIMIT_BYTES, RobotsCache, SiteRules, program_of, read
 from gatepost_packs.web.settings import WebSettings
 from gatepost_packs.web.text_decoding import decoded, kind_of
 
@@ -200,11 +200,13 @@ async def _check(ctx: CallContext, settings: WebSettings, url: str) -> None:
         raise unreadable
     if parts.path == "/robots.txt":
         return
-    try:
-        async with _worker_lock_of(ctx.caller.tenant_id):
-            allowed = await allows(rules, url, settings.user_agent)
-    except (TimeoutError, WorkerFailed):
-        raise unreadable from None
+    allowed = rules.verdict(url)
+    if allowed is None:
+        try:
+            async with _worker_lock_of(ctx.caller.tenant_id):
+                allowed = await rules.worker_verdict(url)
+        except (TimeoutError, WorkerFailed):
+            raise unreadable from None
     if not allowed:
         message = (
             f"The robots.txt of {host} asks programs not to read that page. Read another, or "
@@ -217,9 +219,10 @@ def _is_in_domains(host: str, domains: tuple[str, ...]) -> bool:
     return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
-async def _rules(ctx: CallContext, settings: WebSettings, origin: str) -> str | None:
+async def _rules(ctx: CallContext, settings: WebSettings, origin: str) -> SiteRules | None:
     """Return a site's robots.txt; None while it cannot be fetched (RFC 9309 section 2.3.1)."""
-    key = (ctx.caller.tenant_id, origin)
+    program = program_of(settings.user_agent)
+    key = (ctx.caller.tenant_id, origin, program)
     is_cached, rules = robots_cache.get(key)
     if is_cached:
         return rules
@@ -231,10 +234,10 @@ async def _rules(ctx: CallContext, settings: WebSettings, origin: str) -> str | 
         max_bytes=LIMIT_BYTES,
         redirects=REDIRECTS,
     )
-    if reply.status >= 500 or reply.status == 429:
-        rules = None
-    else:
+    rules = None
+    if reply.status < 500 and reply.status != 429:
         # The file does not exist or cannot be fetched for good: there are no rules.
-        rules = reply.body.decode("utf-8-sig", "replace") if reply.status < 300 else ""
+        text = reply.body.decode("utf-8-sig", "replace") if reply.status < 300 else ""
+        rules = await read(text, program)
     robots_cache.put(key, rules)
     return rules

@@ -3,10 +3,13 @@
 import gzip
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from gatepost_packs.child import process
+from gatepost_packs.web import robots
 from tests.packs.conftest import PackCaller, PackServer, by_mcp, by_rest, open_server
 from tests.support.internet import Internet, Page, page_answer, redirect_answer
 
@@ -241,6 +244,30 @@ def test_robots_txt_is_obeyed(agent: PackCaller, internet: Internet) -> None:
         "www.web.test/away",
         "other.web.test/robots.txt",
     ]
+
+
+@pytest.mark.requirement("P9")
+@pytest.mark.parametrize("size", [0, robots.READ_CHARACTERS], ids=["small", "large"])
+def test_only_a_large_robots_txt_needs_a_process(
+    agent: PackCaller, internet: Internet, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """A process takes as long as everything else; both ways of reading decide alike."""
+    asked: list[str] = []
+
+    async def ask(worker: Path, request: dict[str, Any], *, timeout_s: float) -> Any:
+        asked.append(request["url"])
+        return await process.ask(worker, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(robots, "ask", ask)
+    rules = f"User-agent: *\nDisallow: /private\n{'#' * size}"
+    internet.site.pages |= {
+        "/robots.txt": page_answer(rules, "text/plain"),
+        "/": page_answer("x", "text/plain"),
+    }
+
+    for path, allowed in (("/", True), ("/private/a", False)):
+        assert (agent.call("web_fetch", url=f"{SITE}{path}").failure is None) is allowed
+    assert len(asked) == (2 if size else 0)
 
 
 @pytest.mark.requirement("P9")

@@ -7,12 +7,15 @@ from gatepost_packs.web.robots import (
     CACHED_SITES,
     KEPT_FAILED_S,
     KEPT_S,
+    READ_CHARACTERS,
     RobotsCache,
+    SiteRules,
 )
 from gatepost_packs.web.robots_worker import answer
 from tests.support.measuring import each
 
 EVERY_AGENT = "User-agent: *\n"
+RULE = "Disallow: /a\n"
 
 RULES = [
     # rules, path, whether it may be asked for
@@ -54,6 +57,25 @@ def test_the_longest_rule_decides(text: str, path: str, allowed: bool) -> None:
     url = f"https://www.web.test{path}"
 
     assert answer({"rules": text, "url": url, "agent": "gatepost"}) is allowed
+    assert SiteRules(text, "gatepost").verdict(url) is allowed
+
+
+@pytest.mark.requirement("P9")
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        (EVERY_AGENT + "Disallow: /a\n" + "#" * READ_CHARACTERS, "/"),
+        ("User-agent: a\n" * 300 + "Disallow: /a\n" * 300, "/"),
+        (EVERY_AGENT + f"Disallow: /*b{'a' * 900}\n" * 9, f"/{'a' * 7_000}"),
+    ],
+    ids=["long", "many programs", "slow"],
+)
+def test_rules_that_may_take_long_are_left_to_the_worker(text: str, path: str) -> None:
+    """Neither a site nor a caller can keep the server busy with a comparison."""
+    url = f"https://www.web.test{path}"
+
+    assert SiteRules(text, "gatepost").verdict(url) is None
+    assert answer({"rules": text, "url": url, "agent": "gatepost"}) is True
 
 
 @pytest.mark.requirement("P9")
@@ -61,20 +83,21 @@ def test_rules_are_remembered_for_a_while() -> None:
     """Failures for a shorter one; by tenant; and never more than so many."""
     now = 0.0
     cache = RobotsCache(lambda: now)
-    key, other = ("acme", "https://a"), ("globex", "https://a")
-    cache.put(key, "rules")
-    cache.put(("acme", "https://b"), None)
+    key, other = ("acme", "https://a", "gatepost"), ("globex", "https://a", "gatepost")
+    failed, rules = ("acme", "https://b", "gatepost"), SiteRules("", "gatepost")
+    cache.put(key, rules)
+    cache.put(failed, None)
 
-    assert cache.get(key) == (True, "rules")
+    assert cache.get(key) == (True, rules)
     assert cache.get(other)[0] is False
     now = KEPT_FAILED_S
-    assert cache.get(("acme", "https://b"))[0] is False
+    assert cache.get(failed)[0] is False
     assert cache.get(key)[0] is True
     now = KEPT_S
     assert cache.get(key)[0] is False
-    cache.put(key, "rules")
+    cache.put(key, rules)
     for number in range(CACHED_SITES):
-        cache.put(("acme", f"https://{number}"), "rules")
+        cache.put(("acme", f"https://{number}", "gatepost"), rules)
     assert cache.get(key)[0] is False
 
 
@@ -82,10 +105,18 @@ def test_rules_are_remembered_for_a_while() -> None:
 def test_the_total_size_of_cached_robots_rules_is_bounded() -> None:
     """The characters of all sites together are bounded, however few the sites are."""
     cache = RobotsCache()
-    long = "#" * (CACHED_CHARACTERS // 3)
-    for number in range(4):
-        cache.put(("acme", f"https://{number}"), long)
-        cache.put(("acme", f"https://{number}"), long)
+    long = SiteRules("#" * (CACHED_CHARACTERS // 3), "gatepost")
+    keys = [("acme", f"https://{number}", "gatepost") for number in range(4)]
+    for key in keys:
+        cache.put(key, long)
+        cache.put(key, long)
 
-    numbers = [number for number in range(4) if cache.get(("acme", f"https://{number}"))[0]]
-    assert numbers == [1, 2, 3]
+    assert [cache.get(key)[0] for key in keys] == [False, True, True, True]
+
+
+@pytest.mark.requirement("P9")
+def test_read_rules_count_with_their_memory() -> None:
+    """A rule of a few characters takes some hundred bytes."""
+    few, many = SiteRules(EVERY_AGENT, "gatepost"), SiteRules(EVERY_AGENT + RULE * 500, "gatepost")
+
+    assert many.weight - few.weight > 100 * 500
