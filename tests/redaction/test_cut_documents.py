@@ -1,19 +1,19 @@
 """An audit record shows the beginning of long arguments, without any part of a secret."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.redaction.clear_document import is_surely_clear
+from gatepost.redaction.clear_document import is_surely_clear, searched_and_cleaned
 from gatepost.redaction.cut_document import NEAR_BYTES, cut_whole, is_clear_before
 from gatepost.redaction.json_document import bare, cleaned
 from gatepost.redaction.redactor import Redactor, are_clear
 from tests.redaction.test_automaton import TEXT_PIECES
-from tests.redaction.test_encodings import REDACTOR, SECRETS
+from tests.redaction.test_encodings import REDACTOR, SECRETS, base64_text
 from tests.support.measuring import each
 
 FIRST_PART, SECOND_PART = SECRETS["PASSWORD"][:20], SECRETS["PASSWORD"][20:]
@@ -129,12 +129,11 @@ def test_a_clear_text_of_many_values_before_a_cut_has_no_secret(
             assert bare(cleaned(encoded, REDACTOR) or encoded).startswith(prefix)
 
 
-PLANTED = st.lists(
-    st.sampled_from(
-        ["x", "it's", 'a "b"', "50%", "\n", "  y", 7, "a\\", "\ud800", FIRST_PART, SECOND_PART]
-    ),
-    max_size=7,
+PLANTED_VALUES = (
+    *("x", "it's", 'a "b"', "50%", "\n", "  y", 7, "a\\", "\ud800"),
+    *(FIRST_PART, SECOND_PART),
 )
+PLANTED = st.lists(st.sampled_from(PLANTED_VALUES), max_size=7)
 WRITERS = (
     json.dumps,
     repr,
@@ -171,6 +170,43 @@ def test_a_private_key_in_a_list_of_its_lines_is_not_surely_clear() -> None:
 
         assert not are_clear([encoded], REDACTOR)
         assert not is_surely_clear(encoded, REDACTOR)
+
+
+BLOCKS: Mapping[str, Callable[[object], dict[str, object]]] = {
+    "text": lambda value: {"type": "text", "text": str(value)},
+    "link": lambda value: {"type": "resource_link", "uri": "file:///a", "name": value},
+    "annotation": lambda value: {"type": "text", "text": "t", "annotations": {str(value): value}},
+    "document": lambda value: {"type": "text", "text": json.dumps(["x", value])},
+    "bytes": lambda value: {
+        "uri": "a:b",
+        "blob": base64_text(f"{value}".encode("utf8", "replace")),
+    },
+}
+FEW_SECRETS = Redactor({name: SECRETS[name] for name in ("PASSWORD", "PIN")})
+"""As few as most tenants have; for many there is no search of the whole."""
+
+
+@pytest.mark.requirement("P13")
+@given(st.lists(st.tuples(st.sampled_from([*BLOCKS]), st.sampled_from(PLANTED_VALUES))))
+def test_a_search_of_blocks_finds_what_taking_them_apart_finds(
+    parts: list[tuple[str, object]],
+) -> None:
+    """A secret may be split over blocks, between which are words of the protocol."""
+    long_text = {"type": "text", "text": "It's a long text. " * 20}
+    encoded = json.dumps([*(BLOCKS[kind](value) for kind, value in parts), long_text]).encode()
+
+    clean = searched_and_cleaned(encoded, FEW_SECRETS, blocks=True)
+
+    assert clean == cleaned(encoded, FEW_SECRETS, blocks=True)
+
+
+def test_usual_blocks_are_decided_by_a_search_of_the_whole() -> None:
+    """To take a list of resources apart takes fifteen times as long."""
+    entries = [{"uri": f"item://n{number}", "name": f"n{number}"} for number in range(100)]
+
+    redactor = Redactor({"KEY": FIRST_PART + SECOND_PART})
+
+    assert is_surely_clear(json.dumps(entries).encode(), redactor)
 
 
 def test_usual_documents_are_decided_by_searches_of_the_whole() -> None:

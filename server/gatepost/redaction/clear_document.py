@@ -2,14 +2,35 @@
 
 import msgspec
 
-from gatepost.redaction.json_document import JsonDocument, bare
-from gatepost.redaction.redactor import Redactor
+from gatepost.redaction.json_document import BINARY, JsonDocument, bare, cleaned
+from gatepost.redaction.redactor import FEW_BYTES, Redactor
 from gatepost.redaction.secret_search import BACKSLASH
 
 _CONTROLS = ((b"\n", b"\\n"), (b"\r", b"\\r"), (b"\t", b"\\t"))
 """The white space of JSON that no string may have, and how strings write it."""
 _LAST_BACKSLASHES = (b'\\u005c"', b'\\u005C"')
+_BINARY_NAMES = tuple(b'"%b"' % name for name in sorted(BINARY))
 _text = msgspec.json.Decoder(str).decode
+
+
+def searched_and_cleaned(
+    encoded: bytes,
+    redactor: Redactor,
+    *,
+    blocks: bool = False,
+    names: frozenset[bytes] = frozenset(),
+) -> bytes | None:
+    """
+    Return the redacted JSON document as `cleaned` does, at a fraction of the cost of most.
+
+    The search finds a value in whatever order its strings are joined, and so in the orders of
+    *blocks*, too. Only what is in their binary members does not stand in the document itself.
+    """
+    has_binary = blocks and any(name in encoded for name in _BINARY_NAMES)
+    is_short = len(encoded) <= FEW_BYTES
+    if not is_short and not has_binary and is_surely_clear(encoded, redactor):
+        return None
+    return cleaned(encoded, redactor, blocks=blocks, names=names)
 
 
 def is_surely_clear(encoded: bytes, redactor: Redactor, *, goes_on: bool = False) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.redaction import json_document
+from gatepost.redaction.clear_document import searched_and_cleaned
 from gatepost.redaction.redactor import (
     Redactor,
     are_clear,
@@ -226,11 +227,11 @@ def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcom
         clean = _clean_blocks(outcome.content, redactor)
         return outcome if clean is None else _replace(outcome, content=tuple(_decode(clean)))
     encoded, names = _encode(outcome.structured), frozenset[bytes]()
-    structured = json_document.cleaned(encoded, redactor)
+    structured = searched_and_cleaned(encoded, redactor)
     if structured is not None and isinstance(offer, Tool) and offer.output_schema:
         # A secret may equal a member's name in the schema, which must not be redacted.
         names = frozenset(names_in(offer.output_schema))
-        structured = json_document.cleaned(encoded, redactor, names=names)
+        structured = searched_and_cleaned(encoded, redactor, names=names)
     copy = {"type": "text", "text": encoded.decode()}
     copies = [at for at, block in enumerate(outcome.content) if block == copy]
     content = [{} if block == copy else block for block in outcome.content]
@@ -251,7 +252,7 @@ def _clean_blocks(
     """Return content blocks redacted, as JSON, or None if they contain no secrets."""
     if _are_clear_texts([block for block in content if block], redactor):
         return None  # true for nearly all texts
-    return json_document.cleaned(_encode(content), redactor, blocks=True, names=names)
+    return searched_and_cleaned(_encode(content), redactor, blocks=True, names=names)
 
 
 def _are_clear_texts(content: Sequence[Mapping[str, Any]], redactor: Redactor) -> bool:
@@ -280,7 +281,7 @@ def failure_without(failure: Failure, redactor: Redactor) -> Failure:
 def request_without(request: InputRequest, redactor: Redactor) -> InputRequest:
     """Redact a request for input; return the same object if there are no secrets."""
     try:
-        params = json_document.cleaned(_encode(request.params), redactor)
+        params = searched_and_cleaned(_encode(request.params), redactor)
     except UNENCODABLE:
         return request  # it has no JSON: sending it fails
     return request if params is None else InputRequest(request.method, _decode(params))
