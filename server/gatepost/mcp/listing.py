@@ -3,6 +3,7 @@
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -53,8 +54,7 @@ def described(offer: Offer, revision: str) -> Mapping[str, Any]:
 
 def in_revision(definition: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
     """Return a definition without the members that *revision* does not know."""
-    # Revisions are dates, so comparing their names compares their age.
-    absent = {member for member, since in ADDED_IN.items() if revision < since}
+    absent = _absent_in(revision)
     if not absent:
         return definition
     members = {name: value for name, value in definition.items() if name not in absent}
@@ -67,6 +67,13 @@ def in_revision(definition: Mapping[str, Any], revision: str) -> Mapping[str, An
             in_revision(argument, revision) for argument in members["arguments"]
         ]
     return members
+
+
+@lru_cache(maxsize=16)
+def _absent_in(revision: str) -> frozenset[str]:
+    """Return the members that a revision does not know."""
+    # Revisions are dates, so comparing their names compares their age.
+    return frozenset(member for member, since in ADDED_IN.items() if revision < since)
 
 
 def with_both_spellings(meta: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -35,6 +35,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+CheckValues = Callable[[Mapping[str, str]], dict[str, Any]]
+"""Returns the arguments of the function for the values of the variables; raises ToolFailure."""
+
 ENTRIES_IN_A_ROW = 100
 """After this many entries, about two milliseconds, other tasks may run."""
 MAX_ENTRIES = 10_000
@@ -97,7 +100,8 @@ class ResourceFunction(Generic[P, R]):
         It gets only the context. An entry that the template cannot name, or that its check
         refuses, is omitted, so that every listed resource can be read.
         """
-        self._put(lister=_lister(self._template("list"), function))
+        owner = self._template("list")
+        self._put(lister=_lister(owner, texts_of(self._function).check, function))
         return function
 
     def complete(self, variable: str) -> Callable[[Function], Function]:
@@ -191,7 +195,7 @@ def contents(value: Any, uri: str, mime_type: str | None) -> tuple[Mapping[str, 
 
 
 def _checked(
-    template: UriTemplate, check: Callable[[Mapping[str, str]], dict[str, Any]]
+    template: UriTemplate, check: CheckValues
 ) -> Callable[[bytes], tuple[str, dict[str, Any]]]:
     def checked(arguments: bytes) -> tuple[str, dict[str, Any]]:
         uri = msgspec.json.decode(arguments, type=Read).uri
@@ -203,14 +207,14 @@ def _checked(
     return checked
 
 
-def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
+def _lister(owner: Template, check: CheckValues, function: Callable[..., Any]) -> Lister:
     work = awaited(injected(function))
 
     async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
         blocks: list[Mapping[str, Any]] = []
         left_out = 0
         for number, entry in enumerate(islice(await work(ctx), MAX_ENTRIES), 1):
-            if (uri := _readable_uri(owner, entry)) is None:
+            if (uri := _readable_uri(owner, check, entry)) is None:
                 left_out += 1
             else:
                 blocks.append(_resource_form(owner, entry, uri))
@@ -227,11 +231,12 @@ def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
     )
 
 
-def _readable_uri(owner: Template, entry: ListedResource) -> str | None:
+def _readable_uri(owner: Template, check: CheckValues, entry: ListedResource) -> str | None:
     """Return the URI of an entry; None if it could not be read there."""
     try:
         uri = owner.template.expand(entry.variables)
-        owner.check(msgspec.json.encode(Read(uri)))
+        # A read takes these values from the URI, as `expand` has made sure.
+        check({name: str(value) for name, value in entry.variables.items()})
     except (ValueError, ToolFailure):
         # One invalid file name must not make the whole list fail.
         return None

@@ -10,9 +10,13 @@ MAX_CHARACTERS = 2048
 """The longest URI that is accepted; browsers and proxies have about the same limit."""
 
 URI = re.compile(
-    r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9\-._~:/?@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*", re.ASCII
+    r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9\-._~:/?@!$&'()*+,;=]++|%[0-9A-Fa-f]{2})*+", re.ASCII
 )
-"""The grammar of RFC 3986 without fragments, which only clients use."""
+"""
+The grammar of RFC 3986 without fragments, which only clients use.
+
+Possessive, so that a URI that does not match takes no longer than one that does.
+"""
 
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -146,6 +150,9 @@ def _segment(raw: str) -> str | None:
 
 
 def _decoded(raw: str) -> str | None:
+    """Decode a part of a valid URI; None if it is no text, or has control characters."""
+    if "%" not in raw:
+        return raw  # nearly every part, and a URI has control characters only in escapes
     try:
         # Decoded once: a value that was encoded twice stays encoded.
         value = unquote_to_bytes(raw).decode()
