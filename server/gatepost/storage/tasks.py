@@ -9,6 +9,8 @@ from gatepost.storage.stored_bytes import weight
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
 TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
+OPEN: frozenset[TaskStatus] = frozenset({"working", "input_required"})
+"""All others."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):

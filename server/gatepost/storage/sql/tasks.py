@@ -7,10 +7,12 @@ from sqlalchemy import Integer, bindparam, func, insert, select, update
 
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import TASKS
-from gatepost.storage.tasks import TERMINAL, TaskRecord
+from gatepost.storage.tasks import OPEN, TaskRecord
 
 _FIELDS = [TASKS.c[name] for name in TaskRecord.__struct_fields__]
-_OPEN = TASKS.c.status.not_in(sorted(TERMINAL))
+# By the values that it may have: for those that it may not have, the index would be read as a
+# whole, and most tasks that are kept have ended.
+_OPEN = TASKS.c.status.in_(sorted(OPEN))
 _THIS = (TASKS.c.tenant == bindparam("where_tenant"), TASKS.c.id == bindparam("where_id"))
 
 _CREATE = insert(TASKS)
