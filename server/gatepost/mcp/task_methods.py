@@ -58,7 +58,9 @@ async def update_task(server: McpServer, ask: McpRequest) -> bytes:
 
     if record.status not in TERMINAL:
         size = sum(map(len, responses.values()))
-        await server.tasks.task_store.change(ask.caller.tenant_id, record.id, take, adds=size)
+        await server.tasks.task_store.change(
+            ask.caller.tenant_id, record.id, take, adds=size, known=record
+        )
     return _result(server, {"resultType": "complete"})
 
 
@@ -66,7 +68,9 @@ async def cancel_task(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `tasks/cancel`: mark the task as cancelled; it may still end otherwise (K-13)."""
     record = await _task(server, ask)
     if record.status not in TERMINAL:
-        await server.tasks.task_store.change(ask.caller.tenant_id, record.id, _cancelled)
+        await server.tasks.task_store.change(
+            ask.caller.tenant_id, record.id, _cancelled, known=record
+        )
     return _result(server, {"resultType": "complete"})
 
 

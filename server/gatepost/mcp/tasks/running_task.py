@@ -49,6 +49,8 @@ OPEN_PAGE = "gatepost:page"
 """The key of the approval page; a tool cannot ask with this key."""
 READS_PER_LEASE = 10
 """How often a record is read during a lease, even if no change was announced."""
+ENDS_SOON_S = 0.05
+"""How long a run waits for the end of its work before it reads the record."""
 MESSAGE_CHARACTERS = 500
 NOT_ANSWERED = "The task has ended, so no client answers the tool's request."
 GOES_ON = "The call was approved and continues."
@@ -139,7 +141,9 @@ class RunningTask(SilentClient):
     async def run(self) -> None:
         """Manage the task until its outcome is stored or another server has taken it over."""
         async with self._wake_ups:
-            # The first reading finds the changes from before the subscription.
+            # The first reading finds the changes from before the subscription. Many calls need
+            # none, because they end at once.
+            await self._wake_ups.wait(ENDS_SOON_S)
             while not self.work.done():
                 await self._read()
                 await self._wake_ups.wait(self._read_every_s)
@@ -290,7 +294,7 @@ class RunningTask(SilentClient):
 
     async def _change(self, edit: Edit, *, adds: int = 0) -> None:
         """Change the record while this run owns it; retry as long as the store is unavailable."""
-        where, retry_s = (self._tenant, self.record.id, self._runner), self._read_every_s
+        where, retry_s = (self._tenant, self.record, self._runner), self._read_every_s
         record = await self._task_store.change_owned(*where, edit, adds=adds, retry_s=retry_s)
         if record is None or (record.runner != self._runner and record.runner):
             self.stop("lost")

@@ -127,21 +127,31 @@ class TaskStore:
         return None if record is None or record.expires_at <= self.clock() else record
 
     async def change(
-        self, tenant: str, task_id: str, edit: Edit, *, adds: int = 0
+        self,
+        tenant: str,
+        task_id: str,
+        edit: Edit,
+        *,
+        adds: int = 0,
+        known: TaskRecord | None = None,
     ) -> TaskRecord | None:
         """
         Apply *edit*, again after concurrent changes, and return the stored record.
 
         Return None if the task is gone or has ended. Subscribers are told of the change. *adds*
-        are bytes that need room; raises JsonRpcError if there is none.
+        are bytes that need room; raises JsonRpcError if there is none. *known* is the record as it
+        was read last: it need not be read again to be replaced, which fails if it has changed.
         """
         tasks = self._records.for_tenant(tenant).tasks
         for _ in range(CONTENDERS):
-            record = await tasks.get(task_id)
+            is_known = known is not None
+            record, known = known or await tasks.get(task_id), None
             if record is None or record.status in TERMINAL:
                 return None
             edited = edit(record)
             if edited is record:
+                if is_known:
+                    continue
                 return record
             is_visible = _visible(edited) != _visible(record)
             if is_visible:
@@ -155,12 +165,20 @@ class TaskStore:
         raise StoreUnavailable("a task changes faster than it can be written")
 
     async def change_owned(
-        self, tenant: str, task_id: str, owner: str, edit: Edit, *, adds: int = 0, retry_s: float
+        self,
+        tenant: str,
+        known: TaskRecord,
+        owner: str,
+        edit: Edit,
+        *,
+        adds: int = 0,
+        retry_s: float,
     ) -> TaskRecord | None:
         """
         Apply *edit* as `change` does, unless another run than *owner* has the task.
 
-        Retry every *retry_s* seconds as long as the store is unavailable.
+        *known* is its record as it was read last. Retry every *retry_s* seconds as long as the
+        store is unavailable.
         """
 
         def edit_own(record: TaskRecord) -> TaskRecord:
@@ -168,7 +186,7 @@ class TaskStore:
 
         while True:
             try:
-                return await self.change(tenant, task_id, edit_own, adds=adds)
+                return await self.change(tenant, known.id, edit_own, adds=adds, known=known)
             except StoreUnavailable:
                 _log.warning("task_change_waits")
                 await asyncio.sleep(retry_s)
