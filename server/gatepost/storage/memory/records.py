@@ -203,10 +203,13 @@ class MemoryTasks:
 
     def __init__(self) -> None:
         self.records: dict[str, TaskRecord] = {}
+        self._open: dict[bytes, dict[str, None]] = {}
+        """The ids of each owner's tasks that have not ended; some of them may be removed."""
 
     async def create(self, task: TaskRecord) -> None:
         """Store a new task durably."""
         self.records[task.id] = task
+        self._open.setdefault(task.owner, {})[task.id] = None
 
     async def get(self, task_id: str) -> TaskRecord | None:
         """Return a task, or None; it may have expired and not be removed yet."""
@@ -218,11 +221,16 @@ class MemoryTasks:
         if stored is None or stored.revision != task.revision:
             return False
         self.records[task.id] = msgspec.structs.replace(task, revision=task.revision + 1)
+        if task.status in TERMINAL:
+            self._open.get(task.owner, {}).pop(task.id, None)
         return True
 
     async def count(self, owner: bytes) -> int:
         """Return the number of the owner's tasks that have not ended."""
-        return sum(t.owner == owner and t.status not in TERMINAL for t in self.records.values())
+        owned = self._open.pop(owner, {})
+        if unfinished := {task_id: None for task_id in owned if task_id in self.records}:
+            self._open[owner] = unfinished
+        return len(unfinished)
 
 
 class MemoryIdempotency:
