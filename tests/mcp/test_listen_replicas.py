@@ -1,6 +1,7 @@
 """Changes between processes, and between tenants: told to every process, and to no other tenant."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -91,6 +92,41 @@ async def test_su_10_a_process_follows_a_tenant_once_for_all_its_streams() -> No
     pubsub.close()
     assert MemorySharedStore.for_tenant(shared_store, "acme")._followers == {}
     assert pubsub.tenants == ()
+
+
+async def test_a_change_is_delivered_only_where_it_is_followed() -> None:
+    """A tenant may have a thousand running tasks, each of which waits for its own changes."""
+    pubsub = ChangePubSub(MemorySharedStore())
+    heard: list[tuple[str, ChangeNotification]] = []
+    changes = [ChangeNotification("task", f"t{number}") for number in range(3)]
+    followed = [
+        await pubsub.follow("acme", partial(_hear, heard, change.name), changes=[change])
+        for change in changes
+    ]
+    every = await pubsub.follow("acme", partial(_hear, heard, "every"))
+    none = await pubsub.follow("acme", partial(_hear, heard, "none"), changes=[])
+
+    await pubsub.notifier_for("acme").moved("t1")
+    followed[1].end()
+    await pubsub.notifier_for("acme").moved("t1")
+    await pubsub.notifier_for("acme").listed("tools")
+
+    tools = ChangeNotification("tools")
+    assert heard == [
+        ("t1", changes[1]),
+        ("every", changes[1]),
+        ("every", changes[1]),
+        ("every", tools),
+    ]
+    for interest in (*followed, every, none):
+        interest.end()
+    assert pubsub.tenants == ()
+
+
+def _hear(
+    heard: list[tuple[str, ChangeNotification]], name: str, change: ChangeNotification
+) -> None:
+    heard.append((name, change))
 
 
 @pytest.mark.requirement("SU-10")

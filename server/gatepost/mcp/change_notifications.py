@@ -1,7 +1,7 @@
 """Deliver change notifications from a tool to all clients of its tenant, on every replica."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 import msgspec
@@ -49,18 +49,24 @@ class ChangePubSub:
         """Return the tenants that this process subscribes to."""
         return tuple(self._subscribers)
 
-    async def follow(self, tenant: str, deliver: DeliverChange) -> "ChangeSubscription":
+    async def follow(
+        self,
+        tenant: str,
+        deliver: DeliverChange,
+        *,
+        changes: Iterable[ChangeNotification] | None = None,
+    ) -> "ChangeSubscription":
         """
         Deliver the tenant's changes until `ChangeSubscription.end` is called.
 
-        Every change after this returns is delivered; a few earlier ones may be as well. Raises
-        StoreUnavailable.
+        If *changes* are given, no others are delivered. Every change after this returns is
+        delivered; a few earlier ones may be as well. Raises StoreUnavailable.
         """
         subscribers = self._subscribers.get(tenant)
         if subscribers is None:
             subscribers = self._subscribers[tenant] = ChangeSubscribers()
-        interest = ChangeSubscription(self, tenant, deliver)
-        subscribers.members[interest] = None
+        interest = ChangeSubscription(self, tenant, deliver, changes)
+        subscribers.add(interest)
         is_followed = False
         try:
             async with subscribers.lock:
@@ -84,7 +90,7 @@ class ChangePubSub:
         subscribers = self._subscribers.get(tenant)
         if subscribers is None or interest not in subscribers.members:
             return
-        del subscribers.members[interest]
+        subscribers.remove(interest)
         if subscribers.members:
             return
         del self._subscribers[tenant]
@@ -99,14 +105,36 @@ class ChangePubSub:
 
 
 class ChangeSubscribers:
-    """The subscriptions of this process to one tenant's changes."""
+    """
+    The subscriptions of this process to one tenant's changes.
 
-    __slots__ = ("following", "lock", "members")
+    They are found by the change, because a tenant may have a thousand running tasks, each of which
+    follows its own changes.
+    """
+
+    __slots__ = ("_by_change", "following", "lock", "members")
 
     def __init__(self) -> None:
         self.members: dict[ChangeSubscription, None] = {}
+        self._by_change: dict[ChangeNotification | None, dict[ChangeSubscription, None]] = {}
+        """Those of each change; under None, those of all changes."""
         self.following: Subscription | None = None
         self.lock = asyncio.Lock()
+
+    def add(self, interest: "ChangeSubscription") -> None:
+        """Add a subscription."""
+        self.members[interest] = None
+        for change in interest.changes:
+            self._by_change.setdefault(change, {})[interest] = None
+
+    def remove(self, interest: "ChangeSubscription") -> None:
+        """Remove a subscription."""
+        del self.members[interest]
+        for change in interest.changes:
+            subscriptions = self._by_change[change]
+            del subscriptions[interest]
+            if not subscriptions:
+                del self._by_change[change]
 
     def receive(self, message: bytes) -> None:
         """Decode a message of the shared store and deliver it."""
@@ -117,20 +145,29 @@ class ChangeSubscribers:
         self.deliver(change)
 
     def deliver(self, change: ChangeNotification) -> None:
-        """Deliver a change to all subscriptions."""
-        for interest in tuple(self.members):
+        """Deliver a change to the subscriptions that follow it."""
+        for interest in (*self._by_change.get(change, ()), *self._by_change.get(None, ())):
             interest.deliver(change)
 
 
 class ChangeSubscription:
-    """One subscription to a tenant's changes."""
+    """One subscription to a tenant's changes: to some of them, or to all (None)."""
 
-    __slots__ = ("_pubsub", "_tenant", "deliver")
+    __slots__ = ("_pubsub", "_tenant", "changes", "deliver")
 
-    def __init__(self, pubsub: ChangePubSub, tenant: str, deliver: DeliverChange) -> None:
+    def __init__(
+        self,
+        pubsub: ChangePubSub,
+        tenant: str,
+        deliver: DeliverChange,
+        changes: Iterable[ChangeNotification] | None,
+    ) -> None:
         self._pubsub = pubsub
         self._tenant = tenant
         self.deliver = deliver
+        self.changes: Collection[ChangeNotification | None] = (
+            (None,) if changes is None else frozenset(changes)
+        )
 
     def end(self) -> None:
         """Stop the delivery at once; a second call does nothing."""

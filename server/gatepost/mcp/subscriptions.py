@@ -86,7 +86,9 @@ async def listen(
         raise SERVER_STOPPING from None
     with ExitStack() as undo:
         undo.callback(server.streams.leave, listener)
-        listener.follow(await server.pubsub.follow(caller.tenant_id, listener.receive))
+        changes = _notifications_of(honoured)
+        interest = await server.pubsub.follow(caller.tenant_id, listener.receive, changes=changes)
+        listener.follow(interest)
         undo.pop_all()
     return listener
 
@@ -147,7 +149,6 @@ class ListenStream(EventStream):
     """
 
     __slots__ = (
-        "_followed",
         "_honoured",
         "_identity",
         "_interest",
@@ -164,7 +165,6 @@ class ListenStream(EventStream):
         self._server = server
         self._identity = identity
         self._honoured = honoured
-        self._followed = _notifications_of(honoured)
         self._unsent: dict[ChangeNotification, None] = {}
         self._moved: dict[str, None] | None = None
         self._task_state: bytes | None = None
@@ -175,9 +175,7 @@ class ListenStream(EventStream):
         self._interest = interest
 
     def receive(self, change: ChangeNotification) -> None:
-        """Queue a change if the client asked for it."""
-        if change not in self._followed:
-            return
+        """Queue a change that the client asked for."""
         if change.kind == "task":
             self._moved = {**(self._moved or {}), change.name: None}
         else:

@@ -193,8 +193,8 @@ class TaskStore:
 
     def wake_ups(self, tenant: str, task_id: str) -> WakeUps:
         """Return what wakes a task of the event loop when a stored task has changed."""
-        follow = partial(self._pubsub.follow, tenant)
-        return WakeUps(follow, message=ChangeNotification("task", task_id))
+        changes = (ChangeNotification("task", task_id),)
+        return WakeUps(partial(self._pubsub.follow, tenant, changes=changes))
 
     async def _publish(self, tenant: str, task_id: str) -> None:
         try:
