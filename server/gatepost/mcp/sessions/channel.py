@@ -90,7 +90,9 @@ class MessageChannel:
 
     async def revise(self, change: EditSession) -> SessionRecord:
         """Change the session's record durably; raises JsonRpcError above the rate limit."""
-        self.record = await revise(self._sessions, self._shared_store, self.session, change)
+        self.record = await revise(
+            self._sessions, self._shared_store, self.session, change, known=self.record
+        )
         return self.record
 
     async def reload(self) -> SessionRecord:
@@ -141,22 +143,29 @@ async def revise(
     shared_store: TenantSharedStore,
     session: McpSession,
     change: EditSession,
+    *,
+    known: SessionRecord | None = None,
 ) -> SessionRecord:
     """
     Change a session's record durably, even if others change it at the same time.
 
-    *change* gets the current record and may be called again. An ended session stays ended. Raises
-    JsonRpcError if the owner changes or creates session records faster than the rate limit.
+    *change* gets the current record and may be called again. An ended session stays ended. *known*
+    is the record as it was read last: it need not be read again to be replaced, which fails if it
+    has changed. Raises JsonRpcError if the owner changes or creates session records faster than
+    the rate limit.
     """
     expires_at = session.issued_at + LIFETIME_S
     for _ in range(CHANGES_AT_ONCE):
-        before = await sessions.get(session.key)
+        is_known = known is not None
+        before, known = known or await sessions.get(session.key), None
         after = change(before)
         if after == before or before.ended:
+            if is_known:
+                continue
             return before
         await _spend(shared_store, session, is_new=not before.revision)
         if await sessions.replace(session.key, after, expires_at=expires_at):
-            return after
+            return msgspec.structs.replace(after, revision=after.revision + 1)
     raise StoreUnavailable("a session changes faster than it can be written")
 
 
@@ -255,8 +264,10 @@ class SessionRegistry:
     async def revise(self, tenant: str, session: McpSession, change: EditSession) -> None:
         """Change a session's record durably and tell all its parts."""
         channel = await self.channel(tenant, session)
-        if channel is not None:
-            await channel.revise(change)
+        if channel is None:
+            return
+        before = channel.record
+        if await channel.revise(change) != before:
             self.changed(tenant, session)
             # The session's stream may be at another process.
             await channel.send("watch")
