@@ -59,7 +59,7 @@ async def update_task(server: McpServer, ask: McpRequest) -> bytes:
     if record.status not in TERMINAL:
         size = sum(map(len, responses.values()))
         await server.tasks.task_store.change(
-            ask.caller.tenant_id, record.id, take, adds=size, known=record
+            ask.caller.tenant_id, record.id, take, adds=size, last_read=record
         )
     return _result(server, {"resultType": "complete"})
 
@@ -69,7 +69,7 @@ async def cancel_task(server: McpServer, ask: McpRequest) -> bytes:
     record = await _task(server, ask)
     if record.status not in TERMINAL:
         await server.tasks.task_store.change(
-            ask.caller.tenant_id, record.id, _cancelled, known=record
+            ask.caller.tenant_id, record.id, _cancelled, last_read=record
         )
     return _result(server, {"resultType": "complete"})
 

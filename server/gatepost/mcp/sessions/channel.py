@@ -91,7 +91,7 @@ class MessageChannel:
     async def revise(self, change: EditSession) -> SessionRecord:
         """Change the session's record durably; raises JsonRpcError above the rate limit."""
         self.record = await revise(
-            self._sessions, self._shared_store, self.session, change, known=self.record
+            self._sessions, self._shared_store, self.session, change, last_read=self.record
         )
         return self.record
 
@@ -144,23 +144,23 @@ async def revise(
     session: McpSession,
     change: EditSession,
     *,
-    known: SessionRecord | None = None,
+    last_read: SessionRecord | None = None,
 ) -> SessionRecord:
     """
     Change a session's record durably, even if others change it at the same time.
 
-    *change* gets the current record and may be called again. An ended session stays ended. *known*
-    is the record as it was read last: it need not be read again to be replaced, which fails if it
-    has changed. Raises JsonRpcError if the owner changes or creates session records faster than
-    the rate limit.
+    *change* gets the current record and may be called again. An ended session stays ended.
+    *last_read* is the record as it was read last: it is replaced without being read again, which
+    fails if it has changed. Raises JsonRpcError if the owner changes or creates session records
+    faster than the rate limit.
     """
     expires_at = session.issued_at + LIFETIME_S
     for _ in range(CHANGES_AT_ONCE):
-        is_known = known is not None
-        before, known = known or await sessions.get(session.key), None
+        may_be_old = last_read is not None
+        before, last_read = last_read or await sessions.get(session.key), None
         after = change(before)
         if after == before or before.ended:
-            if is_known:
+            if may_be_old:
                 continue
             return before
         await _spend(shared_store, session, is_new=not before.revision)

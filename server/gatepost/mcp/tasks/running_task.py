@@ -90,8 +90,7 @@ class RunningTask(SilentClient):
         self._read_every_s = task_store.limits.lease_s / READS_PER_LEASE
         self._wake_ups = task_store.wake_ups(self._tenant, record.id)
         self._changed = asyncio.Event()
-        self._message = record.status_message
-        self._noted_at = 0.0
+        self._message, self._noted_at = record.status_message, 0.0
         self._is_waiting = False
         self._is_resumable = False
         """Whether the record says how another run continues, so that this run may stop."""
@@ -141,8 +140,7 @@ class RunningTask(SilentClient):
     async def run(self) -> None:
         """Manage the task until its outcome is stored or another server has taken it over."""
         async with self._wake_ups:
-            # The first reading finds the changes from before the subscription. Many calls need
-            # none, because they end at once.
+            # The first reading finds changes from before the subscription, if the call lasts.
             await self._wake_ups.wait(ENDS_SOON_S)
             while not self.work.done():
                 await self._read()

@@ -133,24 +133,24 @@ class TaskStore:
         edit: Edit,
         *,
         adds: int = 0,
-        known: TaskRecord | None = None,
+        last_read: TaskRecord | None = None,
     ) -> TaskRecord | None:
         """
         Apply *edit*, again after concurrent changes, and return the stored record.
 
         Return None if the task is gone or has ended. Subscribers are told of the change. *adds*
-        are bytes that need room; raises JsonRpcError if there is none. *known* is the record as it
-        was read last: it need not be read again to be replaced, which fails if it has changed.
+        are bytes that need room; raises JsonRpcError if there is none. *last_read* is the record as
+        it was read last: it is replaced without being read again, which fails if it has changed.
         """
         tasks = self._records.for_tenant(tenant).tasks
         for _ in range(CONTENDERS):
-            is_known = known is not None
-            record, known = known or await tasks.get(task_id), None
+            may_be_old = last_read is not None
+            record, last_read = last_read or await tasks.get(task_id), None
             if record is None or record.status in TERMINAL:
                 return None
             edited = edit(record)
             if edited is record:
-                if is_known:
+                if may_be_old:
                     continue
                 return record
             is_visible = _visible(edited) != _visible(record)
@@ -167,7 +167,7 @@ class TaskStore:
     async def change_owned(
         self,
         tenant: str,
-        known: TaskRecord,
+        last_read: TaskRecord,
         owner: str,
         edit: Edit,
         *,
@@ -177,8 +177,7 @@ class TaskStore:
         """
         Apply *edit* as `change` does, unless another run than *owner* has the task.
 
-        *known* is its record as it was read last. Retry every *retry_s* seconds as long as the
-        store is unavailable.
+        Retry every *retry_s* seconds as long as the store is unavailable.
         """
 
         def edit_own(record: TaskRecord) -> TaskRecord:
@@ -186,7 +185,9 @@ class TaskStore:
 
         while True:
             try:
-                return await self.change(tenant, known.id, edit_own, adds=adds, known=known)
+                return await self.change(
+                    tenant, last_read.id, edit_own, adds=adds, last_read=last_read
+                )
             except StoreUnavailable:
                 _log.warning("task_change_waits")
                 await asyncio.sleep(retry_s)
