@@ -268,9 +268,14 @@ async def test_concurrent_changes_of_a_session_are_all_kept() -> None:
 
     before = await store.get(session.key)
     await change_log_level(before)
-    await asyncio.gather(*(revise(store, shared_store, session, add(str(n))) for n in range(5)))
+    await asyncio.gather(*(revise(store, shared_store, session, add(str(n))) for n in range(4)))
+    await revise(store, shared_store, session, add("4"), last_read=before)
     await revise(store, shared_store, session, lambda record: replace(record, ended=True))
     await revise(store, shared_store, session, lambda record: replace(record, ended=False))
+    late = await revise(store, shared_store, session, lambda record: record, last_read=before)
+    assert late.ended
+    late = await revise(store, shared_store, session, add("5"), last_read=before)
+    assert late.ended
 
     record = await store.get(session.key)
     assert (record.log_level, set(record.subscriptions)) == ("error", set("01234"))

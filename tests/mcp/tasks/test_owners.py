@@ -218,14 +218,21 @@ def test_k_16_a_terminal_state_never_changes(edits: list[tuple[Any, int]]) -> No
             client.task_runner.task_store,
             TaskStore(client.records, client.pubsub, clock=client.clock),
         ]
-        await task_stores[0].create("acme", a_record(client.clock.now))
+        first = a_record(client.clock.now)
+        await task_stores[0].create("acme", first)
         seen: list[str] = []
 
         async def write(status: Any, yields: int, task_store: TaskStore) -> None:
             for _ in range(yields):
                 await asyncio.sleep(0)
             end = failed(-32603, "no") if status == "failed" else {"status": status}
-            await task_store.change("acme", "t", lambda r: msgspec.structs.replace(r, **end))
+            # Each may begin with a record that others have changed since it was read.
+            await task_store.change(
+                "acme",
+                "t",
+                lambda r: msgspec.structs.replace(r, **end),
+                last_read=first if yields else None,
+            )
             record = await task_store.get("acme", "t")
             assert record is not None
             seen.append(record.status)
