@@ -209,7 +209,8 @@ class MemoryTasks:
     async def create(self, task: TaskRecord) -> None:
         """Store a new task durably."""
         self.records[task.id] = task
-        self._open.setdefault(task.owner, {})[task.id] = None
+        if task.status not in TERMINAL:
+            self._open.setdefault(task.owner, {})[task.id] = None
 
     async def get(self, task_id: str) -> TaskRecord | None:
         """Return a task, or None; it may have expired and not be removed yet."""
