@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.execution.cpu_thread import in_cpu_thread
-from gatepost.redaction import json_document
+from gatepost.redaction.clear_document import searched_and_cleaned
 from gatepost.redaction.redactor import (
     CURRENT_CALL,
     PROMPT_BYTES,
@@ -178,7 +178,7 @@ class RedactedCall(msgspec.Struct, eq=False):
         """
         if not is_quoted(self.call.arguments, with_secrets=bool(self.offer.secret_arguments)):
             return refused
-        clean = json_document.cleaned(self.call.arguments, self.now())
+        clean = searched_and_cleaned(self.call.arguments, self.now())
         if clean is None:
             return refused
         try:
@@ -198,7 +198,7 @@ class RedactedCall(msgspec.Struct, eq=False):
         redactor = self.now()
         message, data = cleaned_text(str(error.message), redactor), error.data
         with suppress(*UNENCODABLE):  # it has no JSON: the call fails when it is answered
-            clean = None if data is None else json_document.cleaned(_encode(data), redactor)
+            clean = None if data is None else searched_and_cleaned(_encode(data), redactor)
             data = data if clean is None else _decode(clean)
         if message == error.message and data is error.data:
             return error

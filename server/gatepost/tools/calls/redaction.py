@@ -13,6 +13,7 @@ from gatepost.redaction.redactor import (
     Redactor,
     are_clear,
     cleaned_text,
+    has_layers,
     is_prompt,
     quoted,
     redact_logs_of,
@@ -266,7 +267,9 @@ def _are_clear_texts(content: Sequence[Mapping[str, Any]], redactor: Redactor) -
         if text.encode(errors="replace") in json_document.PROTOCOL:
             return False
         texts.append(text)
-    return are_clear((_encode(texts),), redactor)
+    encoded = _encode(texts)
+    # Those with several decodings take longer, and `searched_and_cleaned` decides about them.
+    return not has_layers(encoded) and are_clear((encoded,), redactor)
 
 
 def failure_without(failure: Failure, redactor: Redactor) -> Failure:
