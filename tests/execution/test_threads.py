@@ -97,11 +97,12 @@ async def test_a_thread_holds_its_concurrency_until_it_ends(
     threads._threads.pop(asyncio.get_running_loop(), None)
 
 
-async def test_a_thread_runs_one_function_after_another() -> None:
+async def test_functions_one_after_another_share_threads() -> None:
     """Starting a thread takes longer than most tools."""
-    first = await in_thread(threading.current_thread)
+    used = {await in_thread(threading.current_thread) for _ in range(20)}
 
-    assert {await in_thread(threading.current_thread) for _ in range(20)} == {first}
+    # The next function may come before the thread of the last one waits for it.
+    assert len(used) <= 2
 
 
 async def test_functions_that_come_together_run_at_the_same_time() -> None:
