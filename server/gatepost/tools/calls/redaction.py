@@ -232,7 +232,7 @@ def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcom
     if structured is not None and isinstance(offer, Tool) and offer.output_schema:
         # A secret may equal a member's name in the schema, which must not be redacted.
         names = frozenset(names_in(offer.output_schema))
-        structured = searched_and_cleaned(encoded, redactor, names=names)
+        structured = json_document.cleaned(encoded, redactor, names=names)
     copy = {"type": "text", "text": encoded.decode()}
     copies = [at for at, block in enumerate(outcome.content) if block == copy]
     content = [{} if block == copy else block for block in outcome.content]
