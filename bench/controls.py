@@ -43,8 +43,7 @@ class ControlsSite:
     ) -> None:
         """Prepare for servers of these *tools* (a module), with *settings* of the environment."""
         self.folder, self._issuer, self._settings = folder, issuer, settings
-        self._cores = Cores.choose()
-        self._cores.pin_load(0)
+        self.cores = Cores.choose()
         self._port = free_port()
         self._resource = f"http://127.0.0.1:{self._port}{PATH}"
         mint = Mint.create(issuer.url, self._resource)
@@ -113,7 +112,7 @@ class ControlsSite:
             f"http://{server.endpoint.address}",
             path,
             seconds=seconds,
-            cores=self._cores,
+            cores=self.cores,
             connections=connections,
             threads=threads,
         )
@@ -124,4 +123,4 @@ class ControlsSite:
 
     def _started(self, folder: Path, command: list[str], env: Mapping[str, str]) -> BenchProcess:
         log = folder / "output.log"
-        return BenchProcess.start(command, log=log, cores=self._cores, env=env)
+        return BenchProcess.start(command, log=log, cores=self.cores, env=env)

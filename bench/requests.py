@@ -305,6 +305,7 @@ def run(measurement: Measurement) -> list[RequestSample]:
     """Send each kind of requests to the floor and both Gateposts in turn, several times."""
     samples: list[RequestSample] = []
     site = RequestSite(measurement.folder, measurement.issuer, TOOLS, {})
+    site.cores.pin_load(0)
 
     def measure(
         title: str, answer_bytes: int, cost: Callable[[ControlledServer], ServerCost]

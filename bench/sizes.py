@@ -72,6 +72,7 @@ def run(measurement: Measurement) -> list[SizeRow]:
     """Measure each document with the floor and both Gateposts in turn, several times."""
     rows: list[SizeRow] = []
     site = ControlsSite(measurement.folder, measurement.issuer, TOOLS, SETTINGS)
+    site.cores.pin_load(0)
     with ExitStack() as stack:
         gates = [stack.enter_context(site.gate(controls)) for controls in CONTROLS]
         for kind, make in KINDS.items():

@@ -101,8 +101,8 @@ async def test_functions_one_after_another_share_threads() -> None:
     """Starting a thread takes longer than most tools."""
     used = {await in_thread(threading.current_thread) for _ in range(20)}
 
-    # The next function may come before the thread of the last one waits for it.
-    assert len(used) <= 2
+    # The next function may come before the threads of the last ones wait for it.
+    assert len(used) < 10
 
 
 async def test_functions_that_come_together_run_at_the_same_time() -> None:

@@ -241,6 +241,27 @@ def test_a_token_among_very_many_token_prefixes_is_redacted() -> None:
     assert token[:30] not in REDACTOR.clean(f"{'sk- Z2hwX ' * 30_000} {token}")
 
 
+@pytest.mark.requirement("P13")
+@given(
+    st.lists(
+        st.sampled_from([*HOSTILE_PREFIXES, *(token for _, token in TOKENS), " ", "-", "a", "."]),
+        max_size=40,
+    )
+)
+def test_a_search_that_leaves_out_prefixes_finds_the_same(pieces: list[str]) -> None:
+    """Behind very many prefixes of a form, each of which begins no token, they are left out."""
+    misses = "(sk-) (eyJ) (ghp_) (SG.) (AKIA) (xoxb-) (Bearer ) (-----BEGIN ) (glpat-) " * 257
+    text = "|" + "".join(pieces)
+    first = len(misses)
+
+    spans = Redactor({}).spans(text.encode())
+
+    found = [span for span in Redactor({}).spans((misses + text).encode()) if span.end > first]
+    assert [(span.start - first, span.end - first, span.name) for span in found] == [
+        (span.start, span.end, span.name) for span in spans
+    ]
+
+
 PLAIN_PIECES = [b"ghp_", b"0a" * 20, b"86427531", b"8642", b"7531", b"Bearer ", b"a word"]
 BREAKS_AND_ESCAPES = [b"\n", b"\r\n  ", b"  ", b"%", b"&", b"\\", b'"', b"\\n", b"&#56;"]
 TEXT_PIECES = st.sampled_from([*PLAIN_PIECES, *BREAKS_AND_ESCAPES])

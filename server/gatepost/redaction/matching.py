@@ -5,7 +5,7 @@ import binascii
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -117,15 +117,6 @@ KnownMatch = Literal | Hex
 """The patterns that match a known value, whose encoding has this length."""
 
 
-class QuotedLeaf(NamedTuple):
-    """A string or a number of a text, and the place of its content."""
-
-    start: int
-    end: int
-    is_name: bool
-    is_number: bool
-
-
 def longest_of(marks: Sequence[KnownMatch]) -> int:
     """Return the length of the longest encoding."""
     return max((mark.length for mark in marks), default=0)
@@ -169,6 +160,11 @@ class Shape:
             return None
         start, end = match.span(match.lastindex or 0)
         return SecretSpan(start, end, self.name, False)
+
+    def next_start(self, text: bytes, position: int) -> int:
+        """Return where the form begins next, from *position* on; the end if it does not."""
+        match = compiled(self._form).search(text, position)
+        return len(text) if match is None else match.start()
 
     def exact(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
@@ -271,7 +267,7 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
     (
         "SLACK_TOKEN",
         (b"xoxa-", b"xoxb-", b"xoxe", b"xoxp-", b"xoxr-", b"xoxs-", b"xapp-"),
-        rb"(?:xox[abprs]|xoxe(?:\.xox[bp])?|xapp)-(?=[A-Za-z-]{0,40}[0-9])[A-Za-z0-9-]{10,}",
+        rb"(?:xox[abprs]|xoxe(?:\.xox[bp])?|xapp)-(?=[A-Za-z-]{0,40}+[0-9])[A-Za-z0-9-]{10,}",
     ),
     (
         "SLACK_WEBHOOK",
@@ -281,7 +277,7 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
     (
         "AWS_ACCESS_KEY",
         (b"AKIA", b"ASIA"),
-        rb"A[KS]IA(?=[A-Z]{0,15}[2-7])[A-Z2-7]{16}(?![A-Za-z0-9])|A[KS]IAIOSFODNN7EXAMPLE",
+        rb"A[KS]IA(?=[A-Z]{0,15}+[2-7])[A-Z2-7]{16}(?![A-Za-z0-9])|A[KS]IAIOSFODNN7EXAMPLE",
     ),
     ("GOOGLE_API_KEY", (b"AIza",), rb"AIza[\w-]{35}(?![\w-])"),
     ("GOOGLE_TOKEN", (b"ya29.",), rb"ya29\.[\w-]{20,}"),
@@ -292,7 +288,8 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
         (b"sk-",),
         # Words with hyphens are no keys. Each key below has digits and capitals, or is hexadecimal.
         rb"sk-(?:(?:or-v1-)?[0-9a-f]{32,64}(?![\w-])"
-        rb"|(?!ant-)(?=[\w-]{0,60}[0-9])(?=[\w-]{0,60}[A-Z])(?:[a-z]{3,8}-)?[A-Za-z0-9][\w-]{19,})",
+        rb"|(?!ant-)(?=[A-Za-z_-]{0,60}+[0-9])(?=[a-z0-9_-]{0,60}+[A-Z])"
+        rb"(?:[a-z]{3,8}-)?[A-Za-z0-9][\w-]{19,})",
     ),
     (
         "STRIPE_KEY",
@@ -305,7 +302,7 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
     (
         "HUGGINGFACE_TOKEN",
         (b"hf_",),
-        rb"hf_(?=[a-z0-9]{0,33}[A-Z])[A-Za-z0-9]{34,}",
+        rb"hf_(?=[a-z0-9]{0,33}+[A-Z])[A-Za-z0-9]{34,}",
     ),
     ("SENDGRID_KEY", (b"SG.",), rb"SG\.[\w-]{22}\.[\w-]{43}(?![\w-])"),
     ("DIGITALOCEAN_TOKEN", (b"dop_v1_", b"doo_v1_"), rb"do[op]_v1_[0-9a-f]{64}"),
@@ -327,7 +324,7 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
     (
         "BEARER_TOKEN",
         (b"Bearer ", b"bearer ", b"BEARER "),
-        rb"(?i:bearer) +((?=[A-Za-z._~+/-]{0,200}[0-9])(?=[^A-Za-z]{0,200}[A-Za-z])"
+        rb"(?i:bearer) +((?=[A-Za-z._~+/-]{0,200}+[0-9])(?=[^A-Za-z]{0,200}+[A-Za-z])"
         rb"[A-Za-z0-9._~+/-]{20,}=*)",
     ),
     ("BASIC_CREDENTIALS", (b"Basic ", b"basic "), rb"(?i:basic) +([A-Za-z0-9+/]{8,}={0,2})"),
@@ -339,8 +336,13 @@ _HEADERS = (b"eyJhbGciOi", b"eyJ0eXAiOi", b"eyJraWQiOi")
 """The usual prefixes of JWTs; three characters are too few to search for in base64."""
 
 
-def shapes() -> Iterator[SecretMatch]:
+@cache
+def token_forms() -> Sequence[SecretMatch]:
     """Return the patterns of all token forms, plain and in base64."""
+    return tuple(_shapes())
+
+
+def _shapes() -> Iterator[SecretMatch]:
     for name, openings, form in SHAPES:
         inner = rb"(?:" + form + rb")"
         pattern = _FREE + inner

@@ -7,6 +7,7 @@ of them, and a loop in Python takes a microsecond for each.
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick
 
@@ -44,6 +45,15 @@ separators.
 _spaced_colons = BytesAhoCorasick([bytes((blank,)) + b":" for blank in _BLANKS])
 _no_numbers = BytesAhoCorasick([b"xe", b"x-e", b"x--", b"x-x"])
 """The result of `_KINDS` for characters of numbers that begin no number."""
+
+
+class QuotedLeaf(NamedTuple):
+    """A string or a number of a text, and the place of its content."""
+
+    start: int
+    end: int
+    is_name: bool
+    is_number: bool
 
 
 def joined_strings(text: bytes, quote: bytes, edge: int = 0) -> list[bytes]:

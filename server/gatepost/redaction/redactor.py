@@ -12,9 +12,10 @@ from typing import Protocol
 from weakref import WeakSet
 
 from gatepost.redaction.encoding import marks_of, meant_by
-from gatepost.redaction.matching import KnownMatch, QuotedLeaf, SecretSpan, longest_of, shortest_of
+from gatepost.redaction.matching import KnownMatch, SecretSpan, longest_of, shortest_of, token_forms
 from gatepost.redaction.quoted_strings import (
     SEPARATOR,
+    QuotedLeaf,
     joined_strings,
     masked_escapes,
     unmasked_escapes,
@@ -31,7 +32,6 @@ from gatepost.redaction.secret_search import (
     layers,
     plain_automaton,
     readings,
-    token_shapes,
 )
 from gatepost.redaction.spans import merged, placed, replaced
 from gatepost.redaction.split_screen import SplitScreen
@@ -76,7 +76,7 @@ class Redactor:
     def __init__(self, secrets: Mapping[str, str], *, fast: bool = False) -> None:
         marks = _marks_of((name, secrets[name]) for name in sorted(secrets))
         self._automata: tuple[Automaton, ...] = (
-            Automaton([*marks, *token_shapes()], fast=fast) if marks else plain_automaton(),
+            Automaton([*marks, *token_forms()], fast=fast) if marks else plain_automaton(),
         )
         self._marks: list[KnownMatch] | None = marks
         self.is_empty = not marks
