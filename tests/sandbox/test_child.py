@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from gatepost.sandbox import child
 from gatepost.sandbox.child import ANSWERS, SYSTEM, Confined, ProcessResult, confines, run
 from gatepost.sandbox.launch import ARCHITECTURES, handled, landlock_version
-from tests.support.measuring import eventually
+from tests.support.measuring import eventually, is_alive
 from tests.support.processes import python_environment
 
 pytestmark = [
@@ -21,6 +22,13 @@ pytestmark = [
 ]
 
 PATH = {"PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture(autouse=True, params=["forked", "started"])
+def way_to_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start programs by the launcher, or without it, as where the system cannot fork so."""
+    if request.param == "started":
+        monkeypatch.setattr("gatepost.sandbox.child.can_fork", lambda: False)
 
 
 def shell(folder: Path, script: str, /, **more: Any) -> Confined:
@@ -179,23 +187,16 @@ STUBBORN_PROGRAM = (
 )
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-
-
 def group_of(folder: Path) -> list[int]:
     """Return the processes whose working directory is *folder*."""
-    child = []
+    found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if os.readlink(process / "cwd") == str(folder):
-                child.append(int(process.name))
+                found.append(int(process.name))
         except OSError:
             continue
-    return child
+    return found
 
 
 @pytest.mark.parametrize("ends", ["timeout", "cancelled", "cancelled twice"])
@@ -231,6 +232,8 @@ def test_a_confined_program_ends_with_the_server(tmp_path: Path) -> None:
     """This holds even if the server is killed."""
     script = (
         "import asyncio; from gatepost.sandbox.child import *; "
+        "from gatepost.sandbox import child; "
+        f"child.can_fork = lambda: {child.can_fork()}; "
         "program = Confined(argv=('/bin/sh', '-c', 'exec sleep 60'), env={}, "
         f"root={str(tmp_path)!r}); asyncio.run(run(program, timeout_s=60, max_bytes=9))"
     )

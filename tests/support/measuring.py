@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
+from pathlib import Path
 from threading import Event
 from types import FrameType
 from typing import Any
@@ -28,6 +29,13 @@ def eventually(condition: Callable[[], object], *, within: float, every: float =
     while not condition():
         assert time.monotonic() < end, f"not within {within} seconds"
         Event().wait(every)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has ended may wait for its parent."""
+    with suppress(OSError):
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return False
 
 
 class _Events(logging.Handler):

@@ -16,7 +16,7 @@ from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import ServerChanges
 from tests.support.client import RestClient
 from tests.support.issuers import Idp
-from tests.support.measuring import eventually
+from tests.support.measuring import eventually, is_alive
 from tests.support.server import Server, issuer_settings, running_server
 
 PROGRAM = """
@@ -64,10 +64,6 @@ def process_of(server: Server, tenant: str) -> int:
     answer = rest_client.call("mcp_notes__pid")
     assert answer.status == 200, answer.json
     return int(answer.json["result"])
-
-
-def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 def test_calls_are_counted_by_the_names_of_the_configuration(server: Server) -> None:

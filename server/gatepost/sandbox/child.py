@@ -6,13 +6,19 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from gatepost.sandbox import launch
+from gatepost.sandbox.fork_server_client import (
+    ForkServerClient,
+    NotForked,
+    StartedProcess,
+    can_fork,
+)
+from gatepost.sandbox.launcher import LAUNCHER, launcher
 
-LAUNCHER = str(Path(launch.__file__))
 GRACE_S = 2.0
 """How long a program may clean up before it is killed."""
 CHUNK = 65_536
@@ -111,15 +117,41 @@ async def run(
     standard input. Raises TimeoutError if it takes longer than *timeout_s*. In every case its whole
     process group is ended: with SIGTERM first, then with SIGKILL.
     """
+    process = await _started(program, input_data)
+    return await collected(process, timeout_s, max_bytes, on_stderr)
+
+
+async def _started(program: Confined, input_data: bytes) -> "StartedProcess | OwnChild":
+    with contextlib.suppress(NotForked):
+        return await launched(program, input_data)
     process = await spawned(program, has_input=bool(input_data))
+    return OwnChild(process, input_data)
+
+
+async def launched(program: Confined, input_data: bytes) -> StartedProcess:
+    """Have the launcher start a program; raises NotForked."""
+    if not can_fork():
+        raise NotForked
+    request = {
+        "words": _launch_arguments(program),
+        "env": program.env,
+        "handles": [known_as for _, known_as in program.handles],
+    }
+    handles = [descriptor for descriptor, _ in program.handles]
+    return await launcher().start(request, input_data=input_data, handles=handles)
+
+
+async def collected(
+    process: "StartedProcess | OwnChild",
+    timeout_s: float,
+    max_bytes: int,
+    on_stderr: Callable[[bytes], None] | None = None,
+) -> ProcessResult:
+    """Return the result of a process that was started, as `run` does."""
     out, err = CapturedOutput(max_bytes), CapturedOutput(max_bytes, on_stderr)
     try:
         async with asyncio.timeout(timeout_s):
-            await asyncio.gather(
-                _write_input(process.stdin, input_data),
-                out.drain(process.stdout),
-                err.drain(process.stderr),
-            )
+            await asyncio.gather(out.drain(process.stdout), err.drain(process.stderr))
             code = await process.wait()
     except (asyncio.CancelledError, TimeoutError):
         await _terminate(process)
@@ -127,14 +159,87 @@ async def run(
     finally:
         # Also kill processes that outlived the program. Do not wait here, because the call may be
         # cancelled.
-        signalled(process, signal.SIGKILL)
+        process.signal(signal.SIGKILL)
+        process.close()
     return ProcessResult(code, bytes(out.data), bytes(err.data), (out.cut, err.cut))
+
+
+class ForkingProgram:
+    """
+    A confined program that is ready, and forks a process for each request (`fork_loop.serve`).
+
+    It gets the requests on the descriptor *channel*, and *input_data* as its own standard input. It
+    is started at the first request, and ends when it has had none for five minutes.
+    """
+
+    def __init__(self, program: Confined, *, channel: int, input_data: bytes) -> None:
+        self._program, self._channel, self._input_data = program, channel, input_data
+        self._server: ForkServerClient | None = None
+
+    async def run(
+        self,
+        request: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        max_bytes: int,
+        input_data: bytes = b"",
+    ) -> ProcessResult:
+        """
+        Have a process of its own answer a request (a JSON object), as `run` runs a program.
+
+        Raises NotForked where the system cannot do it.
+        """
+        server = self._server
+        if server is None or server.is_ending:
+            server = await self._started_server()
+        process = await server.start(request, input_data=input_data)
+        result = await collected(process, timeout_s, max_bytes)
+        if result.code < 0:
+            # All processes have their memory at the same addresses, which an attack could find out
+            # by crashing one after another.
+            server.retire()
+        return result
+
+    async def _started_server(self) -> ForkServerClient:
+        server, program_end = ForkServerClient.pair()
+        self._server = server
+        with contextlib.ExitStack() as undoing, program_end:
+            undoing.callback(server.close)
+            handles = (*self._program.handles, (program_end.fileno(), self._channel))
+            program = msgspec.structs.replace(self._program, handles=handles)
+            process = await launched(program, self._input_data)
+            undoing.pop_all()
+        process.close()  # its end is that of the socket
+        return server
+
+
+class OwnChild:
+    """A program that the server has started itself, where no fork server does it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, input_data: bytes) -> None:
+        self._process = process
+        self.stdout, self.stderr = process.stdout, process.stderr
+        self._writing = asyncio.create_task(_write_input(process.stdin, input_data))
+
+    async def wait(self) -> int:
+        """Return the exit status; if negative, the signal that ended the program."""
+        return await self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to its process group, unless that is gone."""
+        signalled(self._process, number)
+
+    def close(self) -> None:
+        """Write no more of its input."""
+        self._writing.cancel()
 
 
 async def spawned(program: Confined, *, has_input: bool) -> asyncio.subprocess.Process:
     """Start a program in its own process group; with *has_input*, its standard input is a pipe."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", LAUNCHER, *_launch_arguments(program)),
+        *(sys.executable, "-I", "-S", LAUNCHER),
+        *(f"handles={descriptor}:{known_as}" for descriptor, known_as in program.handles),
+        *_launch_arguments(program),
         stdin=asyncio.subprocess.PIPE if has_input else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -159,7 +264,6 @@ def _launch_arguments(program: Confined) -> list[str]:
     arguments = {
         "root": (program.root,),
         "folder": program.folder,
-        "handles": (f"{descriptor}:{known_as}" for descriptor, known_as in program.handles),
         "limits": (f"{name}:{limit}" for name, limit in program.limits.items()),
         "runs": program.runs,
         "reads": (*ANSWERS, *program.reads),
@@ -174,15 +278,15 @@ def _launch_arguments(program: Confined) -> list[str]:
     return [*words, "--", *program.argv]
 
 
-async def _terminate(process: asyncio.subprocess.Process) -> None:
+async def _terminate(process: StartedProcess | OwnChild) -> None:
     """Send SIGTERM, so that the program can remove its lock files; then kill it."""
     try:
-        signalled(process, signal.SIGTERM)
+        process.signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):
                 await process.wait()
     finally:
-        signalled(process, signal.SIGKILL)
+        process.signal(signal.SIGKILL)
     await process.wait()
 
 

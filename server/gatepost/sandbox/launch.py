@@ -1,9 +1,10 @@
 """
 Give up every right that a program does not need, and then execute the program.
 
-This runs in a new process, started as a file by `python -I -S`. It imports only the standard
-library, and little of it, because every program waits for the imports. Doing the same after a
-fork would run Python between fork and exec, which may deadlock in a process with threads.
+This runs in a process of its own, started as a file by `python -I -S`: for one program, or with
+`--serve DESCRIPTOR` for one after another (`fork_loop`). It imports only the standard library, and
+little of it, because a program waits for the imports. To do the same in a process that the server
+forked would run Python between fork and exec, which may deadlock in a process with threads.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
 # Since 5.13; the same numbers on every architecture (landlock(7)).
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
@@ -64,6 +66,8 @@ SETUP_OF_URING, OTHER_CALLS = 425, 0x40000000
 """io_uring makes sockets too, and x86-64 has a second number for each call (x32)."""
 LOAD, EQUALS, GREATER_OR_EQUAL, RETURN = 0x20, 0x15, 0x35, 0x06
 CALL, ARCHITECTURE, ARGUMENTS = 0, 4, 16
+STEP_BYTES = 8
+"""The size of a step of a filter."""
 ALLOWED, MISSING = 0x7FFF0000, 0x00050000 | errno.ENOSYS
 DENIED, FORBIDDEN = 0x00050000 | errno.EACCES, 0x00050000 | errno.EPERM
 MARK_LIMIT = 10
@@ -74,15 +78,16 @@ refuses to change it: so it shows which program a process belongs to.
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_filters: dict[bool, bytes] = {}
+"""The filters of calls, for programs with and without networks."""
+
+
 def landlock_version() -> int:
     """Return the kernel's version of Landlock; 0 if it has none."""
     if sys.platform != "linux":
         return 0
-    return max(int(_libc().syscall(CREATE_RULESET, None, 0, VERSION_FLAG)), 0)
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+    return max(int(_libc.syscall(CREATE_RULESET, None, 0, VERSION_FLAG)), 0)
 
 
 def handled(version: int) -> tuple[int, int, int]:
@@ -105,9 +110,7 @@ def confine(paths: Mapping[int, Iterable[str]], ports: Iterable[int] | None) -> 
     version = landlock_version()
     files, net, scoped = handled(version)
     net = 0 if ports is None else net
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
-    handled_rights = b"".join(_number(word) for word in (files, net, scoped))
-    rules = _call(CREATE_RULESET, handled_rights[:size], size, 0)
+    rules = _ruleset(version, files, net, scoped)
     for rights, folders in paths.items():
         for path in folders:
             _allow(rules, path, rights & files)
@@ -116,6 +119,25 @@ def confine(paths: Mapping[int, Iterable[str]], ports: Iterable[int] | None) -> 
             _call(ADD_RULE, rules, NET_PORT, _number(CONNECT_TCP) + _number(port), 0)
     _call(RESTRICT_SELF, rules, 0)
     os.close(rules)
+
+
+def separate() -> None:
+    """
+    Keep a confined process from signalling and tracing others that have the same rules.
+
+    Further rules make a domain of its own (landlock(7)). They leave it what it may read.
+    """
+    if version := landlock_version():
+        files, _, scoped = handled(version)
+        rules = _ruleset(version, files & ~READ_RIGHTS, 0, scoped)
+        _call(RESTRICT_SELF, rules, 0)
+        os.close(rules)
+
+
+def _ruleset(version: int, files: int, net: int, scoped: int) -> int:
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    handled_rights = b"".join(_number(word) for word in (files, net, scoped))
+    return _call(CREATE_RULESET, handled_rights[:size], size, 0)
 
 
 def _allow(rules: int, path: str, rights: int) -> None:
@@ -139,7 +161,7 @@ def _call(number: int, *arguments: int | bytes) -> int:
     c_arguments = [
         ctypes.c_char_p(a) if isinstance(a, bytes) else ctypes.c_long(a) for a in arguments
     ]
-    result = int(_libc().syscall(ctypes.c_long(number), *c_arguments))
+    result = int(_libc.syscall(ctypes.c_long(number), *c_arguments))
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -149,8 +171,8 @@ def _call(number: int, *arguments: int | bytes) -> int:
 def forbid_new_rights() -> None:
     """Keep the process and its programs from gaining rights, and end them with the server."""
     if sys.platform == "linux":
-        _libc().prctl(DEATH_SIGNAL, SIGKILL, 0, 0, 0)
-        if _libc().prctl(NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        _libc.prctl(DEATH_SIGNAL, SIGKILL, 0, 0, 0)
+        if _libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "no_new_privs")
 
 
@@ -161,8 +183,9 @@ def end_first() -> None:
     Memory that processes share counts against no limit of a process.
     """
     try:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
-            score.write("1000")
+        # As text, it would import an encoding.
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:
+            score.write(b"1000")
     except OSError:
         return  # not Linux, or not shown
 
@@ -170,7 +193,7 @@ def end_first() -> None:
 def leave_network() -> None:
     """Move into a network without interfaces, if the server has the right to do so."""
     if sys.platform == "linux":
-        _libc().unshare(NEW_NETWORK)
+        _libc.unshare(NEW_NETWORK)
 
 
 def filter_calls(*, offline: bool) -> None:
@@ -184,6 +207,14 @@ def filter_calls(*, offline: bool) -> None:
     machine = os.uname().machine
     if sys.platform != "linux" or machine not in ARCHITECTURES:
         return
+    if offline not in _filters:
+        _filters[offline] = _filter(machine, offline=offline)
+    code = ctypes.create_string_buffer(_filters[offline])
+    program = struct.pack("@HP", len(_filters[offline]) // STEP_BYTES, ctypes.addressof(code))
+    _libc.prctl(SECCOMP, FILTER, ctypes.c_char_p(program), 0, 0)
+
+
+def _filter(machine: str, *, offline: bool) -> bytes:
     steps = [
         (LOAD, 0, 0, ARCHITECTURE),
         (EQUALS, 1, 0, ARCHITECTURES[machine]),
@@ -205,9 +236,7 @@ def filter_calls(*, offline: bool) -> None:
         steps += [(EQUALS, 0, 1, SETUP_OF_URING), (RETURN, 0, 0, MISSING)]
         steps += _only(machine, "socket", DENIED, argument=0, allowed=(AF_UNIX,))
     steps.append((RETURN, 0, 0, ALLOWED))
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
-    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
-    _libc().prctl(SECCOMP, FILTER, ctypes.c_char_p(program), 0, 0)
+    return b"".join(struct.pack("HBBI", *step) for step in steps)
 
 
 def _only(
@@ -260,7 +289,7 @@ def _enter_folder(root: str, folder: Sequence[str]) -> None:
     os.close(handle)
 
 
-def main(words: Sequence[str]) -> None:
+def execute(words: Sequence[str], env: Mapping[str, str]) -> None:
     """
     Execute a program: *words* are `name=value`, repeated if needed, then `--` and the command.
 
@@ -279,7 +308,7 @@ def main(words: Sequence[str]) -> None:
     _enter_folder(settings["root"][0], settings.get("folder", ()))
     _limit({name: int(limit) for name, limit in _pairs(settings.get("limits", ()))})
     # Python ignores SIGPIPE, and a program would go on after its reader is gone.
-    _libc().signal(SIGPIPE, None)
+    _libc.signal(SIGPIPE, None)
     if "offline" in settings:
         leave_network()
     end_first()
@@ -295,7 +324,7 @@ def main(words: Sequence[str]) -> None:
         ports = [int(port) for port in settings.get("ports", ())]
         confine(paths, None if "network" in settings else ports)
     argv = list(words[separator + 1 :])
-    os.execv(argv[0], argv)  # noqa: S606 - there is no shell to leave out
+    os.execve(argv[0], argv, env)  # noqa: S606 - there is no shell to leave out
 
 
 def _pairs(values: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -304,9 +333,28 @@ def _pairs(values: Iterable[str]) -> Iterable[tuple[str, str]]:
         yield left, right
 
 
+def _serve(descriptor: int) -> None:
+    """Execute programs that the server asks for; they share what is done here."""
+    import runpy  # noqa: PLC0415 - a single program need not wait for it
+
+    def start(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        handles = zip(descriptors, request["handles"], strict=True)
+        words = [f"handles={inherited}:{known_as}" for inherited, known_as in handles]
+        execute([*words, *request["words"]], request["env"])
+
+    machine = os.uname().machine
+    if machine in ARCHITECTURES:
+        _filters.update((offline, _filter(machine, offline=offline)) for offline in (False, True))
+    folder = os.path.dirname(os.path.abspath(__file__))
+    runpy.run_path(os.path.join(folder, "fork_loop.py"))["serve"](descriptor, start)
+
+
 if __name__ == "__main__":
     try:
-        main(sys.argv[1:])
+        if sys.argv[1] == "--serve":
+            _serve(int(sys.argv[2]))
+        else:
+            execute(sys.argv[1:], os.environ)
     except OSError as failure:
         # One line, as a shell prints it, without the path of this file.
         sys.stderr.write(f"cannot start: {failure.strerror}\n")

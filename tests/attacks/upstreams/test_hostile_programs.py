@@ -1,6 +1,5 @@
 """A program of a stdio server turns against the gate that runs it, or tries to outlive it."""
 
-import contextlib
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from tests.attacks.upstreams.conftest import (
     outcome_of,
 )
 from tests.support.issuers import Idp
+from tests.support.measuring import is_alive
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine not in ARCHITECTURES,
@@ -134,13 +134,6 @@ def answered(deployment: UpstreamDeployment, user: UpstreamUser, name: str) -> A
     return json.loads(response.json["result"])
 
 
-def is_running(pid: int) -> bool:
-    """Return whether a process runs; a process that has ended may wait for its parent."""
-    with contextlib.suppress(OSError):
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    return False
-
-
 def test_a_program_cannot_signal_or_limit_other_processes(
     deployment: UpstreamDeployment, user: UpstreamUser
 ) -> None:
@@ -167,9 +160,9 @@ def test_child_processes_of_a_program_end_with_it(
 ) -> None:
     """Neither a new session nor an empty environment hides a child process."""
     answer = answered(deployment, user, "mcp_leaves__leave")
-    assert is_running(answer)
+    assert is_alive(answer)
 
-    deployment.until(lambda: not is_running(answer))
+    deployment.until(lambda: not is_alive(answer))
 
 
 def test_the_exit_of_a_program_is_noticed_although_a_child_keeps_its_pipes(

@@ -22,7 +22,7 @@ from gatepost.upstreams.transport import stdio_connection
 from gatepost.upstreams.transport.stderr_log import LINES_PER_PERIOD, StderrLog
 from gatepost.upstreams.upstream_server import StdioProgram
 from tests.support.connections import UPSTREAM_SECRET, ConnectingProcess
-from tests.support.measuring import capture_logs
+from tests.support.measuring import capture_logs, is_alive
 from tests.upstreams.transport.test_http_requests import (
     failure_of,
     messages_of,
@@ -54,13 +54,6 @@ async def tool_answer(connection: UpstreamConnection, name: str, **arguments: An
     """Return the answer of the program's tool."""
     call_params = {"name": name, "arguments": arguments}
     return json.loads((await result_of(connection, params=call_params))["content"][0]["text"])
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("behaviour", ["modern", "session", "dies early"])

@@ -1,0 +1,161 @@
+"""One launcher starts the programs of an event loop, and ends with what it started."""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gatepost.sandbox import fork_server_client, launcher
+from gatepost.sandbox.child import Confined, ProcessResult, run
+from tests.sandbox.test_child import group_of, run_program, shell
+from tests.support.measuring import eventually, is_alive
+
+pytestmark = [
+    pytest.mark.requirement("X2"),
+    pytest.mark.skipif(
+        not fork_server_client.can_fork(), reason="this system has no descriptors of processes"
+    ),
+]
+OPEN_DESCRIPTORS = """
+import os
+for number in range(3, 256):
+    try:
+        print(number, os.readlink(f"/proc/self/fd/{number}").split(":")[0])
+    except OSError:
+        continue
+"""
+
+
+def python(folder: Path, script: str, handles: Sequence[tuple[int, int]] = ()) -> Confined:
+    runs = ("/usr", "/bin", "/lib", "/lib64", sys.base_prefix, sys.prefix)
+    return Confined(
+        argv=(sys.executable, "-I", "-S", "-c", script),
+        env={},
+        root=str(folder),
+        runs=runs,
+        reads=("/proc",),
+        handles=tuple(handles),
+    )
+
+
+async def launcher_pid(folder: Path) -> int:
+    """Return the process that starts the programs of this loop."""
+    return int((await run_program(shell(folder, "echo $PPID"))).out)
+
+
+async def test_programs_of_a_loop_have_one_launcher(tmp_path: Path) -> None:
+    """It is started with the first of them, and is none of the server's own processes."""
+    first, second = await launcher_pid(tmp_path), await launcher_pid(tmp_path)
+
+    assert first == second != os.getpid()
+    assert await asyncio.to_thread(Path(f"/proc/{first}/environ").read_bytes) == b""
+
+
+async def test_a_program_inherits_its_own_handles_alone(tmp_path: Path) -> None:
+    """Not those of the launcher, of programs that run at the same time, or of the server."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.set_inheritable(True)
+    own, other = os.pipe()
+    try:
+        with listening:
+            waiting = [asyncio.create_task(run_program(shell(tmp_path, "sleep 5"))) for _ in "ab"]
+            ended = await run_program(python(tmp_path, OPEN_DESCRIPTORS, [(own, 7)]))
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        os.close(own)
+        os.close(other)
+
+    assert ended == ProcessResult(0, b"7 pipe\n", b"", (False, False))
+
+
+async def test_a_program_reads_its_input_and_cannot_change_it(tmp_path: Path) -> None:
+    """The input is a file in memory, which counts against no limit of the program."""
+    script = (
+        "import os, sys\nprint(len(sys.stdin.buffer.read()))\n"
+        "for change in (os.ftruncate, os.pwrite):\n"
+        "    try:\n        change(0, *((9,) if change is os.ftruncate else (b'x', 0)))\n"
+        "    except OSError as error:\n        print(error.strerror)\n"
+    )
+    ended = await run(
+        python(tmp_path, script), timeout_s=20, max_bytes=1_000, input_data=b"x" * 300_000
+    )
+
+    assert ended.out.decode().split("\n")[:3] == ["300000", *["Operation not permitted"] * 2]
+
+
+async def test_many_programs_run_at_the_same_time(tmp_path: Path) -> None:
+    """Each has its own output and exit code."""
+    ended = await asyncio.gather(
+        *(run_program(shell(tmp_path, f"echo {at}; exit {at}")) for at in range(40))
+    )
+
+    assert [(each.code, each.out) for each in ended] == [(at, b"%d\n" % at) for at in range(40)]
+
+
+async def test_a_program_of_very_many_arguments_is_started_by_the_server(tmp_path: Path) -> None:
+    """A message to the launcher is limited."""
+    script = f"echo $PPID; : {'x' * 100_000}"
+
+    assert int((await run_program(shell(tmp_path, script))).out) == os.getpid()
+
+
+async def test_a_name_that_is_not_utf_8_is_passed_on(tmp_path: Path) -> None:
+    """Such a folder may be the workspace of an operator."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+
+    ended = await run_program(shell(folder, "pwd"))
+
+    assert ended.out == os.fsencode(folder) + b"\n"
+
+
+async def test_programs_of_a_killed_launcher_end_and_others_get_a_new_one(tmp_path: Path) -> None:
+    """The kernel may kill it when the machine has no memory left."""
+    first = await launcher_pid(tmp_path)
+    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60")))
+    await asyncio.to_thread(eventually, lambda: group_of(tmp_path), within=20)
+    (started,) = group_of(tmp_path)
+    os.kill(first, signal.SIGKILL)
+
+    assert (await running).code == -signal.SIGKILL
+    await asyncio.to_thread(eventually, lambda: not is_alive(started), within=20)
+    assert await launcher_pid(tmp_path) != first
+
+
+async def test_a_service_manager_ends_programs_but_not_the_launcher(tmp_path: Path) -> None:
+    """It may signal all processes of a service; the server then decides how programs end."""
+    first = await launcher_pid(tmp_path)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(first, number)
+
+    ended = [await run_program(shell(tmp_path, f"kill -{name} $$")) for name in ("TERM", "INT")]
+
+    assert [each.code for each in ended] == [-signal.SIGTERM, -signal.SIGINT]
+    assert await launcher_pid(tmp_path) == first
+
+
+async def test_an_idle_launcher_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes memory; the next program starts another one."""
+    monkeypatch.setattr(fork_server_client, "IDLE_S", 0.2)
+    first = await launcher_pid(tmp_path)
+
+    await asyncio.to_thread(eventually, lambda: not is_alive(first), within=20)
+    assert await launcher_pid(tmp_path) != first
+
+
+def test_a_launcher_ends_with_its_loop(tmp_path: Path) -> None:
+    """A loop of a test, or of a command, leaves no process behind."""
+    first = asyncio.run(launcher_pid(tmp_path))
+    gc.collect()
+
+    eventually(lambda: not is_alive(first), within=20)
+    asyncio.run(launcher_pid(tmp_path))
+    assert first not in [process.pid for process in launcher._processes]
