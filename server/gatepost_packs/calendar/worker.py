@@ -26,6 +26,31 @@ MAX_NESTED = 32
 TEXT_CHARS = 1_000
 """Characters of a description, or of any other text, that are kept."""
 
+SAMPLE_DOCUMENT = b"""BEGIN:VCALENDAR
+BEGIN:VEVENT
+UID:a
+DTSTART;TZID=Europe/Paris:20260101T080000
+RRULE:FREQ=DAILY;COUNT=2
+SUMMARY:b
+END:VEVENT
+END:VCALENDAR
+"""
+SAMPLE = {
+    "start": "2026-01-01T00:00:00+00:00",
+    "end": "2026-01-03T00:00:00+00:00",
+    "words": [],
+    "limit": 1,
+    "seconds": 1.0,
+    "calendars": [
+        {
+            "name": "c",
+            "zone": "UTC",
+            "documents": [base64.b64encode(SAMPLE_DOCUMENT).decode()],
+        }
+    ],
+}
+"""A request that uses what most requests use (`start.py`)."""
+
 SortedEvent = tuple[tuple[Any, ...], dict[str, Any]]
 """The sort key of an occurrence, and its shown form."""
 

@@ -44,6 +44,14 @@ NESTED_MARKS = (
 ANCHORS = frozenset("§¶#") | {"🔗"}
 """Texts of links from a heading to itself."""
 
+SAMPLE = {
+    "source": "<title>t</title><p style='color:red'><a href='/b'>b</a> <img src=c alt=d>"
+    "<table><tr><td>e<tr><td>f</table>",
+    "url": "https://example.org/a",
+    "markdown": True,
+}
+"""A request that uses what most pages use (`start.py`)."""
+
 MARKDOWN = Markdown(
     escaping=Markdown.Escaping(mode="minimal", asterisks=False, underscores=False),
     links=Markdown.Links(autolink=False),

@@ -8,6 +8,9 @@ from protego import Protego
 VERSION = re.compile(r"^([ \t]*user-agent[ \t]*:[ \t]*[a-z_-]+)/.*", re.IGNORECASE | re.MULTILINE)
 """The text after a product token, which Protego would compare (RFC 9309 section 2.2.1)."""
 
+SAMPLE = {"rules": "user-agent: *\nallow: /", "url": "https://example.org/a", "agent": "b"}
+"""A request that uses what most requests use (`start.py`)."""
+
 
 def rules_of(text: str) -> Protego:
     """Return the rules in a robots.txt for all programs."""

@@ -1,0 +1,225 @@
+"""A worker answers each request in a process of its own, which is forked from one that is ready."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gatepost.sandbox.fork_server_client import can_fork
+from gatepost.sandbox.launch import landlock_version
+from gatepost_packs.child.process import WorkerFailed, ask
+from tests.support.measuring import each, eventually, is_alive
+
+pytestmark = pytest.mark.requirement("X2")
+forks_only = pytest.mark.skipif(not can_fork(), reason="this system has no fork servers")
+
+WORKER = """
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+SAMPLE = {"call": "nothing"}
+SEEN = []
+
+
+def nothing(argument):
+    return None
+
+
+def remember(argument):
+    SEEN.append(argument)
+    return SEEN
+
+
+def processes(argument):
+    return [os.getpid(), os.getppid(), os.getpgid(0)]
+
+
+def end(argument):
+    os.kill(os.getpid(), argument)
+
+
+def wait(argument):
+    while "# go" + " on" not in Path(argument).read_text():
+        time.sleep(0.02)
+    return "waited"
+
+
+def outlive(argument):
+    if not os.fork():
+        os.closerange(0, 256)
+        time.sleep(600)
+    return os.getpid()
+
+
+def spin(argument):
+    while True:
+        pass
+
+
+def harm(argument):
+    harms = {
+        "a sibling": lambda: os.kill(argument, 0),
+        "its parent": lambda: os.kill(os.getppid(), 0),
+        "the memory of its parent": lambda: open(f"/proc/{os.getppid()}/mem", "rb"),
+        "a file": lambda: open("/tmp/written", "w"),
+        "a file of Python's": lambda: open(os.__file__, "a"),
+        "a secret": lambda: open("/etc/shadow"),
+        "a program": lambda: subprocess.run(["/bin/true"]),
+        "a connection": lambda: socket.create_connection(("127.0.0.1", 9), 1),
+        "more memory": lambda: bytearray(2_000_000_000),
+        "a limit": lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)),
+    }
+    outcomes = {}
+    for name, work in harms.items():
+        try:
+            work()
+        except (OSError, MemoryError, ValueError) as error:
+            outcomes[name] = type(error).__name__
+    return outcomes
+
+
+def answer(request):
+    return globals()[request["call"]](request.get("argument"))
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Path:
+    path = tmp_path / "worker.py"
+    path.write_text(WORKER, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(params=["forked", "started"])
+def way_to_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer requests by a fork server, or without it, as where the system has none."""
+    if request.param == "started":
+        monkeypatch.setattr("gatepost.sandbox.child.can_fork", lambda: False)
+
+
+@pytest.mark.usefixtures("way_to_start")
+async def test_nothing_of_a_request_is_left_for_the_next_one(worker: Path) -> None:
+    """A hostile page or calendar of one tenant changes nothing of another's."""
+    for text in ("first", "second"):
+        request = {"call": "remember", "argument": text}
+        assert await ask(worker, request, timeout_s=20) == [text]
+
+
+@pytest.mark.usefixtures("way_to_start")
+@each("number", [signal.SIGSEGV, signal.SIGKILL], ids=lambda number: number.name)
+async def test_a_worker_that_crashes_fails_its_own_request(
+    worker: Path, number: signal.Signals
+) -> None:
+    """The input may break a library."""
+    with pytest.raises(WorkerFailed):
+        await ask(worker, {"call": "end", "argument": number}, timeout_s=20)
+
+    assert await ask(worker, {"call": "nothing"}, timeout_s=20) is None
+
+
+@pytest.mark.usefixtures("way_to_start")
+async def test_a_worker_that_takes_too_long_is_ended(worker: Path) -> None:
+    """The input may keep it busy forever."""
+    with pytest.raises(TimeoutError):
+        await ask(worker, {"call": "spin"}, timeout_s=0.5)
+
+    assert await ask(worker, {"call": "nothing"}, timeout_s=20) is None
+
+
+@pytest.mark.usefixtures("way_to_start")
+async def test_processes_that_a_worker_leaves_behind_are_killed(worker: Path) -> None:
+    """A library that was broken may start some."""
+    pid = await ask(worker, {"call": "outlive"}, timeout_s=20)
+
+    await asyncio.to_thread(eventually, lambda: not group_members(pid), within=20)
+
+
+def group_members(group: int) -> list[int]:
+    """Return the living processes of a group."""
+    members = []
+    for path in Path("/proc").glob("[0-9]*"):
+        pid = int(path.name)
+        try:
+            if os.getpgid(pid) == group and is_alive(pid):
+                members.append(pid)
+        except ProcessLookupError:
+            continue
+    return members
+
+
+@forks_only
+async def test_requests_are_forked_from_one_process(worker: Path) -> None:
+    """It has imported the worker; each request has a process group of its own."""
+    found = await asyncio.gather(
+        *(ask(worker, {"call": "processes"}, timeout_s=20) for _ in range(20))
+    )
+
+    assert len({parent for _, parent, _ in found}) == 1
+    assert len({pid for pid, _, _ in found}) == 20
+    assert all(pid == group for pid, _, group in found)
+
+
+@forks_only
+async def test_a_crash_replaces_the_process_but_fails_no_other_request(worker: Path) -> None:
+    """Forked processes have the same addresses, which repeated crashes could find out."""
+    _, before, _ = await ask(worker, {"call": "processes"}, timeout_s=20)
+    waiting = asyncio.create_task(
+        ask(worker, {"call": "wait", "argument": str(worker)}, timeout_s=20)
+    )
+    with pytest.raises(WorkerFailed):
+        await ask(worker, {"call": "end", "argument": signal.SIGSEGV}, timeout_s=20)
+
+    _, after, _ = await ask(worker, {"call": "processes"}, timeout_s=20)
+    assert after != before
+    await asyncio.to_thread(worker.write_text, WORKER + "# go on\n", "utf-8")
+    assert await waiting == "waited"
+    await asyncio.to_thread(eventually, lambda: not is_alive(before), within=20)
+
+
+@forks_only
+@pytest.mark.skipif(landlock_version() < 6, reason="this kernel does not confine signals")
+async def test_a_request_reaches_nothing_of_the_others(worker: Path) -> None:
+    """A page that takes over its process cannot read the next tenant's page."""
+    sibling = asyncio.create_task(ask(worker, {"call": "spin"}, timeout_s=5))
+    pid, parent, _ = await ask(worker, {"call": "processes"}, timeout_s=20)
+    children = await asyncio.to_thread(
+        Path(f"/proc/{parent}/task/{parent}/children").read_text, "ascii"
+    )
+    others = [int(child) for child in children.split() if int(child) != pid]
+
+    outcomes = await ask(worker, {"call": "harm", "argument": others[0]}, timeout_s=20)
+
+    sibling.cancel()
+    await asyncio.wait([sibling])
+    assert outcomes == {
+        "a sibling": "PermissionError",
+        "its parent": "PermissionError",
+        "the memory of its parent": "PermissionError",
+        "a file": "PermissionError",
+        "a file of Python's": "PermissionError",
+        "a secret": "PermissionError",
+        "a program": "PermissionError",
+        "a connection": "PermissionError",
+        "more memory": "MemoryError",
+        "a limit": "ValueError",
+    }
+
+
+@forks_only
+async def test_a_worker_that_cannot_be_imported_fails(tmp_path: Path) -> None:
+    """A file of an installation may be damaged."""
+    path = tmp_path / "worker.py"
+    path.write_text("raise ImportError", encoding="utf-8")
+
+    with pytest.raises(WorkerFailed):
+        await ask(path, {}, timeout_s=20)
+
+    path.write_text(WORKER, encoding="utf-8")
+    assert await ask(path, {"call": "nothing"}, timeout_s=20) is None
