@@ -5,18 +5,13 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from gatepost.sandbox import launch
-from gatepost.sandbox.fork_server_client import (
-    ForkServerClient,
-    NotForked,
-    StartedProcess,
-    can_fork,
-)
+from gatepost.sandbox.fork_server_client import NotForked, StreamedProcess, can_fork
 from gatepost.sandbox.launcher import LAUNCHER, launcher
 
 GRACE_S = 2.0
@@ -117,19 +112,21 @@ async def run(
     standard input. Raises TimeoutError if it takes longer than *timeout_s*. In every case its whole
     process group is ended: with SIGTERM first, then with SIGKILL.
     """
-    process = await _started(program, input_data)
+    with contextlib.suppress(NotForked):
+        forked = await launched(program, input_data)
+        return await collected(forked, timeout_s, max_bytes, on_stderr)
+    process = OwnChild(await spawned(program, has_input=bool(input_data)), input_data)
     return await collected(process, timeout_s, max_bytes, on_stderr)
 
 
-async def _started(program: Confined, input_data: bytes) -> "StartedProcess | OwnChild":
-    with contextlib.suppress(NotForked):
-        return await launched(program, input_data)
-    process = await spawned(program, has_input=bool(input_data))
-    return OwnChild(process, input_data)
-
-
-async def launched(program: Confined, input_data: bytes) -> StartedProcess:
+async def launched(program: Confined, input_data: bytes) -> StreamedProcess:
     """Have the launcher start a program; raises NotForked."""
+    request, handles = launch_request(program)
+    return await launcher().start_streamed(request, input_data=input_data, handles=handles)
+
+
+def launch_request(program: Confined) -> tuple[Mapping[str, Any], Sequence[int]]:
+    """Return the request for a program, and the descriptors it inherits; raises NotForked."""
     if not can_fork():
         raise NotForked
     request = {
@@ -137,12 +134,11 @@ async def launched(program: Confined, input_data: bytes) -> StartedProcess:
         "env": program.env,
         "handles": [known_as for _, known_as in program.handles],
     }
-    handles = [descriptor for descriptor, _ in program.handles]
-    return await launcher().start(request, input_data=input_data, handles=handles)
+    return request, [descriptor for descriptor, _ in program.handles]
 
 
 async def collected(
-    process: "StartedProcess | OwnChild",
+    process: "StreamedProcess | OwnChild",
     timeout_s: float,
     max_bytes: int,
     on_stderr: Callable[[bytes], None] | None = None,
@@ -162,55 +158,6 @@ async def collected(
         process.signal(signal.SIGKILL)
         process.close()
     return ProcessResult(code, bytes(out.data), bytes(err.data), (out.cut, err.cut))
-
-
-class ForkingProgram:
-    """
-    A confined program that is ready, and forks a process for each request (`fork_loop.serve`).
-
-    It gets the requests on the descriptor *channel*, and *input_data* as its own standard input. It
-    is started at the first request, and ends when it has had none for five minutes.
-    """
-
-    def __init__(self, program: Confined, *, channel: int, input_data: bytes) -> None:
-        self._program, self._channel, self._input_data = program, channel, input_data
-        self._server: ForkServerClient | None = None
-
-    async def run(
-        self,
-        request: Mapping[str, Any],
-        *,
-        timeout_s: float,
-        max_bytes: int,
-        input_data: bytes = b"",
-    ) -> ProcessResult:
-        """
-        Have a process of its own answer a request (a JSON object), as `run` runs a program.
-
-        Raises NotForked where the system cannot do it.
-        """
-        server = self._server
-        if server is None or server.is_ending:
-            server = await self._started_server()
-        process = await server.start(request, input_data=input_data)
-        result = await collected(process, timeout_s, max_bytes)
-        if result.code < 0:
-            # All processes have their memory at the same addresses, which an attack could find out
-            # by crashing one after another.
-            server.retire()
-        return result
-
-    async def _started_server(self) -> ForkServerClient:
-        server, program_end = ForkServerClient.pair()
-        self._server = server
-        with contextlib.ExitStack() as undoing, program_end:
-            undoing.callback(server.close)
-            handles = (*self._program.handles, (program_end.fileno(), self._channel))
-            program = msgspec.structs.replace(self._program, handles=handles)
-            process = await launched(program, self._input_data)
-            undoing.pop_all()
-        process.close()  # its end is that of the socket
-        return server
 
 
 class OwnChild:
@@ -278,7 +225,7 @@ def _launch_arguments(program: Confined) -> list[str]:
     return [*words, "--", *program.argv]
 
 
-async def _terminate(process: StartedProcess | OwnChild) -> None:
+async def _terminate(process: StreamedProcess | OwnChild) -> None:
     """Send SIGTERM, so that the program can remove its lock files; then kill it."""
     try:
         process.signal(signal.SIGTERM)

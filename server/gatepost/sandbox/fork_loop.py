@@ -9,7 +9,8 @@ requests come on a Unix socket that keeps messages apart, each one JSON object:
 - `{"signal": NUMBER, "to": ID}`, for a process and its group.
 
 When a process has ended, the rest of its group is killed, and `{"ended": ID, "code": CODE}` is
-answered; a negative code is the signal that ended it. When the server closes the socket or ends,
+answered; a negative code is the signal that ended it. The first message, `{"ended": -1}`, is about
+no process: without it, none has run. When the server closes the socket or ends,
 all processes are killed. Linux alone has all of what this uses.
 """
 
@@ -23,6 +24,7 @@ import os
 import select
 import signal
 import socket
+import sys
 
 # The same as in `typing`, whose import takes 10 milliseconds.
 TYPE_CHECKING = False
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES = 65_536
 """The maximum size of a message."""
+NO_REQUEST = -1
+"""The id of the message that requests are served from now on."""
 MAX_DESCRIPTORS = 16
 FIRST_FREE = 64
 """Descriptors are moved from here on, so that none stands where another one is to be."""
@@ -64,6 +68,7 @@ class ForkLoop:
     def run(self) -> None:
         """Serve requests until the server closes the socket."""
         try:
+            self._tell_end(NO_REQUEST, 0)
             while all(self._serve(descriptor) for descriptor, _ in self._poll.poll()):
                 pass
         finally:
@@ -124,8 +129,12 @@ class ForkLoop:
             os.write(2, f"cannot start: {failure.strerror}\n".encode())
             code = NOT_STARTED
         finally:
-            # Not what the process that it was forked from would do at its end.
-            os._exit(code)
+            try:
+                if (raised := sys.exc_info())[0] is not None:
+                    sys.excepthook(*raised)
+            finally:
+                # Not what the process that it was forked from would do at its end.
+                os._exit(code)
 
     def _collect(self, end: int) -> None:
         request_id = self._ids.pop(end)

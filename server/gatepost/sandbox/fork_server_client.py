@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.sandbox.fork_loop import MESSAGE_BYTES
+from gatepost.sandbox.fork_loop import MESSAGE_BYTES, NO_REQUEST
 
 IDLE_S = 300.0
 """How long a fork server without processes waits for the next request before it is ended."""
@@ -39,7 +39,7 @@ def can_fork() -> bool:
     """Return whether the system has what fork servers use; if not, it is old or not Linux."""
     try:
         os.close(os.pidfd_open(os.getpid()))
-        os.close(_sealed(b""))
+        os.close(sealed(b""))
     except (AttributeError, OSError):
         return False
     return True
@@ -49,28 +49,22 @@ class StartedProcess:
     """A process that a fork server has started."""
 
     def __init__(
-        self,
-        server: "ForkServerClient",
-        request_id: int,
-        outputs: Sequence["ProcessOutput"],
-        end: asyncio.Future[int],
+        self, server: "ForkServerClient", request_id: int, end: asyncio.Future[int]
     ) -> None:
-        self._server, self._id, self._outputs, self._end = server, request_id, outputs, end
-        self.stdout, self.stderr = (output.reader for output in outputs)
+        self._server, self._id, self._end = server, request_id, end
 
     async def wait(self) -> int:
-        """Return the exit status; if negative, the signal that ended the process."""
+        """
+        Return the exit status; if negative, the signal that ended the process.
+
+        Raises NotForked if the fork server has ended before it was ready, so that nothing has run.
+        """
         return await asyncio.shield(self._end)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its process group, unless the process has ended."""
         if not self._end.done():
             self._server.signal(self._id, number)
-
-    def close(self) -> None:
-        """Close its outputs, which a process that has left its group may hold open."""
-        for output in self._outputs:
-            output.transport.close()
 
 
 class ProcessOutput:
@@ -97,6 +91,20 @@ class ProcessOutput:
         return cls(write_end, reader, transport)
 
 
+class StreamedProcess:
+    """A process that a fork server has started, with what it writes."""
+
+    def __init__(self, process: StartedProcess, outputs: Sequence[ProcessOutput]) -> None:
+        self._outputs = outputs
+        self.stdout, self.stderr = (output.reader for output in outputs)
+        self.wait, self.signal = process.wait, process.signal
+
+    def close(self) -> None:
+        """Close its outputs, which a process that has left its group may hold open."""
+        for output in self._outputs:
+            output.transport.close()
+
+
 class ForkServerClient:
     """
     The socket of a fork server, with the processes that it has started and that have not ended.
@@ -112,7 +120,7 @@ class ForkServerClient:
         self._ids = count()
         self._ends: dict[int, asyncio.Future[int]] = {}
         self._last_use = 0.0
-        self._is_timed = self._is_retired = False
+        self._is_ready = self._is_timed = self._is_retired = False
         weakref.finalize(self, channel.close)
 
     @classmethod
@@ -130,20 +138,30 @@ class ForkServerClient:
     def _is_closed(self) -> bool:
         return self._channel.fileno() < 0
 
-    async def start(
-        self, request: Mapping[str, Any], *, input_data: bytes = b"", handles: Sequence[int] = ()
-    ) -> StartedProcess:
+    def start(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> StartedProcess:
         """
-        Start a process for a request (a JSON object), which inherits *handles*.
+        Start a process for a request (a JSON object).
 
-        *input_data* is its standard input. Raises NotForked, or OSError if the server has no
-        descriptors left.
+        Of *descriptors*, the first three are its standard streams; it inherits the others. Raises
+        NotForked.
         """
         loop = asyncio.get_running_loop()
         request_id = next(self._ids)
         self._last_use = loop.time()
+        self._send({"start": request_id, "descriptors": len(descriptors), **request}, descriptors)
+        end = self._ends[request_id] = loop.create_future()
+        return StartedProcess(self, request_id, end)
+
+    async def start_streamed(
+        self, request: Mapping[str, Any], *, input_data: bytes = b"", handles: Sequence[int] = ()
+    ) -> StreamedProcess:
+        """
+        Start a process for a request that inherits *handles*; its standard input is *input_data*.
+
+        Raises NotForked, or OSError if the server has no descriptors left.
+        """
         with contextlib.ExitStack() as sent, contextlib.ExitStack() as undoing:
-            standard_input = _sealed(input_data) if input_data else os.open(os.devnull, os.O_RDONLY)
+            standard_input = sealed(input_data) if input_data else os.open(os.devnull, os.O_RDONLY)
             sent.callback(os.close, standard_input)
             outputs: list[ProcessOutput] = []
             for _ in range(2):
@@ -151,13 +169,10 @@ class ForkServerClient:
                 sent.callback(os.close, output.write_end)
                 undoing.callback(output.transport.close)
                 outputs.append(output)
-            descriptors = [standard_input, *(output.write_end for output in outputs), *handles]
-            self._send(
-                {"start": request_id, "descriptors": len(descriptors), **request}, descriptors
-            )
+            streams = (standard_input, *(output.write_end for output in outputs))
+            process = self.start(request, (*streams, *handles))
             undoing.pop_all()
-        end = self._ends[request_id] = loop.create_future()
-        return StartedProcess(self, request_id, outputs, end)
+        return StreamedProcess(process, outputs)
 
     def _send(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         try:
@@ -187,14 +202,21 @@ class ForkServerClient:
 
     def close(self) -> None:
         """End the fork server and its processes."""
-        if self._is_closed:
-            return
+        if not self._is_closed:
+            self._close(have_run=True)  # some of the requests may have been read
+
+    def _close(self, *, have_run: bool) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is over
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
         self._channel.close()
         for end in self._ends.values():
-            if not end.done():
+            if end.done():
+                continue
+            if have_run:
                 end.set_result(-signal.SIGKILL)
+            else:
+                end.set_exception(NotForked())
+                end.exception()  # not to be logged if no call awaits it
         self._ends.clear()
 
     def _receive(self) -> None:
@@ -207,9 +229,10 @@ class ForkServerClient:
             except OSError:
                 data = b""
             if not data:
-                self.close()
+                self._close(have_run=self._is_ready)
                 return
             message = _process_end(data)
+            self._is_ready = self._is_ready or message.ended == NO_REQUEST
             end = self._ends.pop(message.ended, None)
             if end is not None and not end.done():
                 end.set_result(message.code)
@@ -228,7 +251,7 @@ class ForkServerClient:
         loop.call_later(remaining_s, self._end_when_idle)
 
 
-def _sealed(data: bytes) -> int:
+def sealed(data: bytes) -> int:
     """Return a file in memory with *data*, which no process can change (memfd_create(2))."""
     descriptor = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with contextlib.ExitStack() as undoing:

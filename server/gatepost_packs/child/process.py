@@ -5,6 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,9 +34,6 @@ LAUNCH_FOLDER = str(Path(LAUNCHER).parent)
 INTERPRETER = str(Path(sys.executable).resolve().parent)
 
 _workers: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-_programs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Path, ForkingProgram]] = (
-    WeakKeyDictionary()
-)
 
 
 class WorkerFailed(Exception):
@@ -77,19 +75,21 @@ async def ask(
 
 async def _ask_forked(worker: Path, request: Any, seconds: int) -> ProcessResult:
     """Have a process forked that answers; raises NotForked."""
-    programs = _programs.setdefault(asyncio.get_running_loop(), {})
-    if worker not in programs:
-        words = ("--serve", str(worker), str(CHANNEL), LAUNCH_FOLDER)
-        programs[worker] = ForkingProgram(
-            _program(words, (), (LAUNCH_FOLDER, str(worker))),
-            channel=CHANNEL,
-            input_data=msgspec.json.encode({"path": _import_path()}),
-        )
-    return await programs[worker].run(
+    return await _forking_program(worker).run(
         {"seconds": seconds},
         timeout_s=seconds,
         max_bytes=MAX_ANSWER_BYTES,
         input_data=msgspec.json.encode({"request": request}),
+    )
+
+
+@cache
+def _forking_program(worker: Path) -> ForkingProgram:
+    words = ("--serve", str(worker), str(CHANNEL), LAUNCH_FOLDER)
+    return ForkingProgram(
+        _program(words, (), (LAUNCH_FOLDER, str(worker))),
+        channel=CHANNEL,
+        input_data=msgspec.json.encode({"path": _import_path()}),
     )
 
 

@@ -9,25 +9,28 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 import starlark
 
 from gatepost import ToolFailure
-from gatepost.sandbox import LAUNCHER
+from gatepost.sandbox import LAUNCHER, SYSTEM, Confined, ConnectedProcess, ForkingProgram, NotForked
 from gatepost_packs.scripts import worker
 from gatepost_packs.scripts.settings import MAX_OUTPUT, ScriptsSettings
 
-COMMAND = (
-    sys.executable,
-    *("-I", "-S", "-B", "-X", "utf8"),
-    str(Path(worker.__file__).resolve()),
+PYTHON = (sys.executable, "-I", "-S", "-B", "-X", "utf8")
+"""No site module, environment or working directory."""
+WORKER = str(Path(worker.__file__).resolve())
+FOLDERS = (
     str(Path(starlark.__file__).resolve().parents[1]),
     str(Path(LAUNCHER).resolve().parent),
 )
-"""No site module, environment or working directory: the interpreter's files and two modules."""
+"""Where a worker finds its interpreter of scripts, and what confines it."""
+COMMAND = (*PYTHON, WORKER, *FOLDERS)
+CHANNEL = 3
+"""The descriptor on which a process that forks gets its requests."""
 
 # JSON writes one character as six at most; a worker that sends more is compromised.
 MAX_FRAME = 6 * MAX_OUTPUT + 65_536
@@ -37,6 +40,28 @@ PROGRESS_S = 1.0
 MEGABYTE = 1 << 20
 
 _encode = msgspec.json.encode
+
+
+def program_of(worker_path: str, *reads: str) -> ForkingProgram:
+    """
+    Return a program that imports the interpreter once, and forks a process for each script.
+
+    *reads*: what it reads besides the interpreters.
+    """
+    return ForkingProgram(
+        Confined(
+            argv=(*PYTHON, worker_path, "--serve", str(CHANNEL), *FOLDERS),
+            env={},
+            root="/",
+            reads=(sys.prefix, sys.base_prefix, worker_path, *FOLDERS, "/proc/self", *reads),
+            limits={"FSIZE": 0},
+            runs=(*SYSTEM, str(Path(sys.executable).resolve().parent)),
+        ),
+        channel=CHANNEL,
+    )
+
+
+FORKING_PROGRAM = program_of(WORKER)
 
 
 class PrintedText(msgspec.Struct, frozen=True, tag_field="type", tag="print"):
@@ -107,12 +132,8 @@ class Host(msgspec.Struct, frozen=True):
 class ScriptProcess:
     """One worker process and its messages; `run` drives it."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, host: Host, settings: ScriptsSettings
-    ) -> None:
+    def __init__(self, process: ConnectedProcess, host: Host, settings: ScriptsSettings) -> None:
         self._process = process
-        self._input = cast(asyncio.StreamWriter, process.stdin)
-        self._in = cast(asyncio.StreamReader, process.stdout)
         self._host = host
         self._settings = settings
         self._printed: list[str] = []
@@ -176,16 +197,16 @@ class ScriptProcess:
         data = _encode(frame)
         # Reading shows when a worker has died.
         with contextlib.suppress(ConnectionError):
-            self._input.write(len(data).to_bytes(4, "big") + data)
-            await self._input.drain()
+            self._process.writer.write(len(data).to_bytes(4, "big") + data)
+            await self._process.writer.drain()
 
     async def _frame(self) -> WorkerMessage:
         try:
-            size = int.from_bytes(await self._in.readexactly(4), "big")
+            size = int.from_bytes(await self._process.reader.readexactly(4), "big")
             if size > MAX_FRAME:
                 raise ScriptFailed("output")
-            data = await self._in.readexactly(size)
-        except asyncio.IncompleteReadError:
+            data = await self._process.reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError):
             raise ScriptFailed(end_of(await self._process.wait())) from None
         try:
             return _frames.decode(data)
@@ -204,19 +225,29 @@ class ScriptProcess:
 
 
 async def perform(
-    work: ScriptWork, host: Host, settings: ScriptsSettings, *, command: Sequence[str] = COMMAND
+    work: ScriptWork,
+    host: Host,
+    settings: ScriptsSettings,
+    *,
+    command: Sequence[str] = (),
+    program: ForkingProgram = FORKING_PROGRAM,
 ) -> ScriptResult:
     """
     Run a script in a process of its own; raise Ended if it has no value.
 
-    The process has ended when this returns or raises.
+    The process has ended when this returns or raises. *program* forks it, unless there is a
+    *command* to start it.
     """
-    async with _worker(command) as process:
+    if not command:
+        with contextlib.suppress(NotForked):
+            async with program.connected({}) as process:
+                return await ScriptProcess(process, host, settings).run(work)
+    async with _started(command or COMMAND) as process:
         return await ScriptProcess(process, host, settings).run(work)
 
 
 @contextlib.asynccontextmanager
-async def _worker(command: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _started(command: Sequence[str]) -> AsyncIterator[ConnectedProcess]:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -226,8 +257,11 @@ async def _worker(command: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Pr
         cwd="/",
         start_new_session=True,
     )
+    reader, writer = process.stdout, process.stdin
+    assert reader is not None  # noqa: S101 - both are pipes
+    assert writer is not None  # noqa: S101
     try:
-        yield process
+        yield ConnectedProcess(reader, writer, process.wait)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -2,9 +2,10 @@
 The program of a worker process: it runs one script and exits.
 
 Started by path (`python -I -S worker.py FOLDER…`, with the folders of starlark and of the sandbox's
-`launch.py`) and without an environment, so it imports only that one file of Gatepost, which needs
-nothing else. Its messages are frames: four bytes of length, then JSON. The server trusts none of
-them: a script may have found a hole in its interpreter.
+`launch.py`) and without an environment, so it imports only files of the sandbox, which need nothing
+else. With `--serve DESCRIPTOR` before the folders, it forks a process for each script that the
+server announces there. Its messages are frames: four bytes of length, then JSON. The server trusts
+none of them: a script may have found a hole in its interpreter.
 """
 
 import json
@@ -148,9 +149,11 @@ def resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def confine(limits: dict[str, Any], launch: Any) -> None:
+def confine(limits: dict[str, Any], launch: Any, memory: int | None) -> None:
     """
     Forbid files, sockets and processes, and limit memory and time, from now on.
+
+    *memory* is what the process has mapped so far.
 
     Two measures: Landlock takes the rights where the kernel has it, and resource limits make them
     unavailable on other systems as well.
@@ -159,7 +162,6 @@ def confine(limits: dict[str, Any], launch: Any) -> None:
     os.nice(10)
     # If the server vanishes, the kernel ends this process at once, or else at this time.
     signal.setitimer(signal.ITIMER_REAL, limits["wall_s"] + 1)
-    memory = mapped_bytes()
     launch.forbid_new_rights()
     if launch.landlock_version():
         launch.confine({}, ())
@@ -275,16 +277,35 @@ def answer(worker: Worker) -> None:
             write(struct.pack(">I", len(data) + 26) + b'{"type":"done","value":' + data + b"  }")
 
 
-def main() -> None:
+def run(starlark: Any, launch: Any, memory: int | None) -> None:
     """Read the work, confine the process, and run the work."""
-    # The paths are arguments, because this process has no installed packages.
-    sys.path += sys.argv[1:]
-    starlark, launch = __import__("starlark"), __import__("launch")
     work = receive()
     sys.excepthook = panicked
     worker = Worker(starlark, work)
-    confine(worker.limits, launch)
+    confine(worker.limits, launch, memory)
     answer(worker)
+
+
+def serve(descriptor: int, starlark: Any, launch: Any) -> None:
+    """Fork a process for each script."""
+    # What the interpreter prepares for its first script, the processes have already.
+    limits = {"steps": 1_000_000, "output": 1_000, "memory": 1 << 30}
+    sample: dict[str, Any] = {"file": "", "code": "[json.encode({})]", "function": None, "args": []}
+    Worker(starlark, sample | {"limits": limits}).run()
+    memory = mapped_bytes()  # of each of them, too, which may not read it
+    __import__("fork_loop").serve(descriptor, lambda *_: run(starlark, launch, memory))
+
+
+def main() -> None:
+    """Run one script, or serve."""
+    # The paths are arguments, because this process has no installed packages.
+    serves = sys.argv[1] == "--serve"
+    sys.path += sys.argv[3 if serves else 1 :]
+    starlark, launch = __import__("starlark"), __import__("launch")
+    if serves:
+        serve(int(sys.argv[2]), starlark, launch)
+    else:
+        run(starlark, launch, mapped_bytes())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The process of a script always ends, and the server trusts nothing that it sends."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -10,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from gatepost_packs.scripts import worker
+from gatepost.sandbox import child
 from gatepost_packs.scripts.errors import REASONS, failure_of
 from gatepost_packs.scripts.process import (
-    COMMAND,
+    FOLDERS,
     MAX_DEPTH,
     MAX_FRAME,
+    PYTHON,
     SIGNAL_REASONS,
+    WORKER,
     Host,
     ScriptFailed,
     ScriptResult,
@@ -24,28 +27,43 @@ from gatepost_packs.scripts.process import (
     depth_of,
     end_of,
     perform,
+    program_of,
 )
 from gatepost_packs.scripts.settings import ScriptsSettings
-from tests.support.measuring import each, eventually
+from tests.support.measuring import each, eventually, is_alive
 
 
 def children_of(parent: int) -> set[int]:
     """Return the children of a process, zombies included."""
-    pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
-    return {pid for pid in pids if int(_stat_of(pid)[1]) == parent}
+    return {pid for pid, its_parent in _parents().items() if its_parent == parent}
 
 
-def is_alive(pid: int) -> bool:
-    """Return whether the process runs; a zombie does not."""
-    return _stat_of(pid)[0] not in "XZ"
+def descendants_of(ancestor: int) -> set[int]:
+    """Return the children of a process, and their children in turn."""
+    parents, found, added = _parents(), set[int](), {ancestor}
+    while added:
+        added = {pid for pid, parent in parents.items() if parent in added}
+        found |= added
+    return found
 
 
-def _stat_of(pid: int) -> list[str]:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ["X", "0"]
-    return text.rpartition(")")[2].split()
+def _parents() -> dict[int, int]:
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+            parents[int(folder.name)] = int(text.rpartition(")")[2].split()[1])
+    return parents
+
+
+def workers() -> set[int]:
+    """Return the processes of this server that run scripts, or fork those that do."""
+    found = set()
+    for pid in descendants_of(os.getpid()):
+        with contextlib.suppress(OSError):
+            if WORKER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.add(pid)
+    return found
 
 
 pytestmark = pytest.mark.requirement("P10")
@@ -84,23 +102,54 @@ def children() -> set[int]:
     return children_of(os.getpid())
 
 
-async def test_a_worker_has_no_environment_and_no_files_of_the_server() -> None:
-    """It has only two pipes and /dev/null open, and its working folder is `/`."""
-    program = (
-        "import json,os,struct,sys\n"
-        "n = struct.unpack('>I', os.read(0, 4))[0]; os.read(0, n)\n"
-        "value = [dict(os.environ), os.getcwd(), sorted(os.listdir('/proc/self/fd'))]\n"
-        "data = json.dumps({'type': 'done', 'value': value}).encode()\n"
-        "os.write(1, struct.pack('>I', len(data)) + data)\n"
+@pytest.fixture(params=["forked", "started"])
+def way_to_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Fork a process for each script, or start one, as where the system cannot fork so."""
+    if request.param == "started":
+        monkeypatch.setattr("gatepost.sandbox.child.can_fork", lambda: False)
+    return str(request.param)
+
+
+async def run_instead(does: str, folder: Path, **more: Any) -> ScriptResult:
+    """Run a worker whose interpreter an attacker controls: `value` is what it answers."""
+    script = folder / "controlled.py"
+    script.write_text(
+        "import os, resource, signal, socket, sys\n"
+        f"sys.path.append({str(Path(WORKER).parent)!r})\n"
+        "import worker\n"
+        "def run(self):\n"
+        f"{does}\n"
+        "    return value\n"
+        "confine = worker.confine\n"
+        "def confine_first(*arguments):\n"
+        "    confine(*arguments)\n"
+        "    worker.Worker.run = run\n"
+        "worker.confine = confine_first\n"
+        "worker.main()\n",
+        encoding="utf-8",
+    )
+    program = program_of(str(script), str(Path(WORKER).parent))
+    if not child.can_fork():
+        more["command"] = (*PYTHON, str(script), *FOLDERS)
+    return await run("1", program=program, **more)
+
+
+@pytest.mark.usefixtures("way_to_start")
+async def test_a_worker_has_no_environment_and_no_files_of_the_server(tmp_path: Path) -> None:
+    """It has only its streams open, and its working folder is `/`."""
+    handles = (
+        "    def is_open(number):\n"
+        "        try: return bool(os.fstat(number))\n"
+        "        except OSError: return False\n"
+        "    value = [dict(os.environ), os.getcwd(), [n for n in range(256) if is_open(n)]]"
     )
 
-    ran = await run("1", command=(*COMMAND[:-3], "-c", program))
+    ran = await run_instead(handles, tmp_path)
 
     environment, folder, handles = ran.value
     assert set(environment) <= {"LC_CTYPE"}
     assert folder == "/"
-    # The fourth handle is that of the folder that lists them.
-    assert handles == ["0", "1", "2", "3"]
+    assert handles == [0, 1, 2]
 
 
 ESCAPE_ATTEMPTS = {
@@ -117,25 +166,20 @@ ESCAPE_ATTEMPTS = {
 }
 
 
+@pytest.mark.usefixtures("way_to_start")
 @each("attempt", ESCAPE_ATTEMPTS.values(), ids=ESCAPE_ATTEMPTS.keys())
-async def test_a_worker_is_refused_every_resource(attempt: str) -> None:
+async def test_a_worker_is_refused_every_resource(attempt: str, tmp_path: Path) -> None:
     """This holds even if an attacker controls its interpreter."""
-    program = (
-        "import os, resource, signal, socket, sys\n"
-        f"sys.path += {[str(Path(worker.__file__).parent), *COMMAND[-2:]]!r}\n"
-        "import worker, starlark, launch\n"
-        "work = worker.receive()\n"
-        "worker.confine(work['limits'], launch)\n"
-        "try:\n"
-        f"  {attempt}\n"
-        "  value = 'done'\n"
-        "except (OSError, ValueError, MemoryError) as error:\n"
-        "  value = 'refused'\n"
-        "worker.send({'type': 'done', 'value': value})\n"
+    does = (
+        "    try:\n"
+        f"        {attempt}\n"
+        "        value = 'done'\n"
+        "    except (OSError, ValueError, MemoryError) as error:\n"
+        "        value = 'refused'"
     )
 
     small = ScriptsSettings(timeout_s=10, cpu_s=1, memory_mb=64)
-    ran = await run("1", settings=small, command=(*COMMAND[:-3], "-c", program))
+    ran = await run_instead(does, tmp_path, settings=small)
 
     assert ran.value == "refused"
 
@@ -224,12 +268,14 @@ async def test_a_worker_that_does_not_end_is_killed(does: str) -> None:
     assert children() == before
 
 
+@pytest.mark.usefixtures("way_to_start")
 async def test_a_killed_worker_is_reported() -> None:
     """The kernel kills it when memory runs out, for example; the next run has a new process."""
-    tools, before = Tools(), children()
+    assert (await run("1")).value == 1
+    tools, before = Tools(), workers()
     running = asyncio.create_task(run("call('never')", tools=tools))
     await asyncio.wait_for(tools.called.wait(), 10)
-    (pid,) = children() - before
+    (pid,) = workers() - before
     tools.never.set()
     os.kill(pid, signal.SIGKILL)
 
@@ -240,9 +286,11 @@ async def test_a_killed_worker_is_reported() -> None:
     assert (await run("2")).value == 2
 
 
+@pytest.mark.usefixtures("way_to_start")
 async def test_a_cancelled_call_leaves_no_process() -> None:
     """The worker ends at once, in the middle of its work."""
-    tools, before = Tools(), children()
+    assert (await run("1")).value == 1
+    tools, before = Tools(), workers()
     running = asyncio.create_task(run("call('never')", tools=tools))
     await asyncio.wait_for(tools.called.wait(), 10)
 
@@ -250,7 +298,7 @@ async def test_a_cancelled_call_leaves_no_process() -> None:
     await asyncio.wait([running], timeout=10)
 
     assert running.cancelled()
-    assert children() == before
+    assert workers() == before
 
 
 async def test_a_tool_failure_ends_call_and_is_returned_by_try_call() -> None:
@@ -271,11 +319,14 @@ async def test_processor_time_is_bounded() -> None:
     assert ended.value.reason == "cpu"
 
 
+@pytest.mark.usefixtures("way_to_start")
 async def test_a_worker_ends_with_its_server() -> None:
     """It ends by its closed pipe, its timeout or the kernel."""
     code = (
         "import asyncio\n"
         "from gatepost_packs.scripts.process import *\n"
+        "from gatepost.sandbox import child\n"
+        f"child.can_fork = lambda: {child.can_fork()}\n"
         "async def tell(*_): pass\n"
         "async def call(*_): print('ready', flush=True); await asyncio.sleep(99)\n"
         "work = ScriptWork(file='x.star', code=\"call('never')\", function=None, args=[])\n"
@@ -290,12 +341,13 @@ async def test_a_worker_ends_with_its_server() -> None:
     )
     assert server.stdout is not None
     assert await asyncio.wait_for(server.stdout.readline(), 60) == b"ready\n"
-    (started,) = children_of(server.pid)
+    started = descendants_of(server.pid)
+    assert started
 
     server.kill()
     await asyncio.wait_for(server.wait(), 10)
 
-    eventually(lambda: not is_alive(started), within=10)
+    eventually(lambda: not any(map(is_alive, started)), within=10)
 
 
 def test_every_exit_code_and_signal_has_a_reason() -> None:
