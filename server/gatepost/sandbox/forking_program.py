@@ -107,8 +107,8 @@ class ForkingProgram:
         request, handles = launch_request(self._program)
         request = {**request, "handles": [*request["handles"], self._channel]}
         server, program_end = ForkServerClient.pair()
-        # Requests may be sent at once. If the program is not started, the other end of the socket is
-        # closed, and they fail as if the program had ended before it was ready.
+        # Requests may be sent at once. If the program is not started, the other end is closed, and
+        # they fail as if the program had ended before it was ready.
         with program_end, contextlib.ExitStack() as sent:
             standard_input = sealed(self._input_data)
             sent.callback(os.close, standard_input)

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
 
-from gatepost import REFERENCE_PREFIX, CallContext, OutboundReply, ToolFailure
+from gatepost import REFERENCE_PREFIX, CallContext, FileHead, OutboundReply, ToolFailure
 from gatepost_packs.calendar.caldav import CalDav, basic, checked
 from gatepost_packs.calendar.settings import Calendar, CalendarSettings
 
@@ -147,13 +148,24 @@ class CalendarSource:
     async def _from_workspace(self) -> list[bytes]:
         workspace, path = self._ctx.workspace, self._calendar.path
         item = await workspace.stat(path)
-        names = [path]
-        if item.type == "folder":
-            listing = await workspace.entries(path, limit=MAX_FILES)
-            names = [entry.path for entry in listing.items if entry.path.lower().endswith(".ics")]
+        if item.type != "folder":
+            return [await workspace.read(path, limit=self._settings.max_bytes)]
+        listing = await workspace.entries(path, limit=MAX_FILES)
+        sizes = {
+            entry.path: entry.size for entry in listing.items if entry.path.lower().endswith(".ics")
+        }
+        heads: Sequence[FileHead | None] = [None] * len(sizes)
+        if sizes and sum(sizes.values()) <= self._settings.max_bytes:
+            # One trip to the workspace for all of them takes a fraction of one for each.
+            heads = await workspace.heads([*sizes], limit=max(sizes.values()))
         remaining_bytes, data = self._settings.max_bytes, []
-        for name in names:
-            data.append(await workspace.read(name, limit=max(remaining_bytes, 1)))
+        for name, head in zip(sizes, heads, strict=True):
+            is_whole = head is not None and head.size == len(head.data) <= remaining_bytes
+            data.append(
+                head.data
+                if head is not None and is_whole
+                else await workspace.read(name, limit=max(remaining_bytes, 1))
+            )
             remaining_bytes -= len(data[-1])
         return data
 
