@@ -145,9 +145,10 @@ async def test_a_service_manager_ends_programs_but_not_the_launcher(tmp_path: Pa
 async def test_an_idle_launcher_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes memory; the next program starts another one."""
     monkeypatch.setattr(fork_server_client, "IDLE_S", 0.2)
+    monkeypatch.setattr(launcher, "COLLECT_S", 0.2)
     first = await launcher_pid(tmp_path)
 
-    await asyncio.to_thread(eventually, lambda: not is_alive(first), within=20)
+    await asyncio.to_thread(eventually, lambda: not Path(f"/proc/{first}").exists(), within=20)
     assert await launcher_pid(tmp_path) != first
 
 

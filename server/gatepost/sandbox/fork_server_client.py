@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import count
 from typing import Any
@@ -112,11 +112,11 @@ class ForkServerClient:
     When the socket is closed, the fork server kills all of them and ends.
     """
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, on_close: Callable[[], object]) -> None:
         channel.setblocking(False)
         # The loop is not kept: it would live as long as the fork server that is kept for it.
         asyncio.get_running_loop().add_reader(channel.fileno(), self._receive)
-        self._channel = channel
+        self._channel, self._on_close = channel, on_close
         self._ids = count()
         self._ends: dict[int, asyncio.Future[int]] = {}
         self._last_use = 0.0
@@ -124,10 +124,16 @@ class ForkServerClient:
         weakref.finalize(self, channel.close)
 
     @classmethod
-    def pair(cls) -> tuple["ForkServerClient", socket.socket]:
-        """Return a server whose process is to get the socket; it takes requests at once."""
+    def pair(
+        cls, on_close: Callable[[], object] = lambda: None
+    ) -> tuple["ForkServerClient", socket.socket]:
+        """
+        Return a server whose process is to get the socket; it takes requests at once.
+
+        *on_close* is called when it is closed, unless its event loop is.
+        """
         server_end, process_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls(server_end), process_end
+        return cls(server_end, on_close), process_end
 
     @property
     def is_ending(self) -> bool:
@@ -208,6 +214,7 @@ class ForkServerClient:
     def _close(self, *, have_run: bool) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is over
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            self._on_close()
         self._channel.close()
         for end in self._ends.values():
             if end.done():

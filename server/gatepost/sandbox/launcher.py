@@ -10,8 +10,8 @@ from gatepost.sandbox import launch
 from gatepost.sandbox.fork_server_client import ForkServerClient
 
 LAUNCHER = launch.__file__
-COLLECT_S = 5.0
-"""How long it takes at most to end after its socket was closed."""
+COLLECT_S, MAX_COLLECT_S = 1.0, 5.0
+"""How long it usually takes to end after its socket was closed, and how long at most."""
 
 _launchers: WeakKeyDictionary[asyncio.AbstractEventLoop, ForkServerClient] = WeakKeyDictionary()
 _processes: list[subprocess.Popen[bytes]] = []
@@ -23,13 +23,15 @@ def launcher() -> ForkServerClient:
     loop = asyncio.get_running_loop()
     current = _launchers.get(loop)
     if current is None or current.is_ending:
-        _processes[:] = [process for process in _processes if process.poll() is None]
+        _collect_ended()
         current = _launchers[loop] = _started()
     return current
 
 
 def _started() -> ForkServerClient:
-    server, launcher_end = ForkServerClient.pair()
+    server, launcher_end = ForkServerClient.pair(
+        lambda: asyncio.get_running_loop().call_later(COLLECT_S, _collect_ended)
+    )
     with launcher_end:
         descriptor = launcher_end.fileno()
         process = subprocess.Popen(  # noqa: S603 - a command of our own
@@ -47,9 +49,13 @@ def _started() -> ForkServerClient:
     return server
 
 
+def _collect_ended() -> None:
+    _processes[:] = [process for process in _processes if process.poll() is None]
+
+
 @atexit.register
-def _collect() -> None:
+def _collect_all() -> None:
     for current in list(_launchers.values()):
         current.close()
     for process in _processes:
-        process.wait(COLLECT_S)
+        process.wait(MAX_COLLECT_S)
