@@ -1,6 +1,7 @@
 """Redaction removes every encoding that docs/redaction.md names, and nothing else."""
 
 import json
+import time
 
 import pytest
 from hypothesis import assume, given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor
 from tests.redaction.test_encodings import FORMS, REDACTOR, SECRETS, base64_text
-from tests.support.measuring import each
+from tests.support.measuring import each, slowness
 
 
 @pytest.mark.requirement("P13")
@@ -239,6 +240,19 @@ def test_a_token_among_very_many_token_prefixes_is_redacted() -> None:
     token = TOKENS[-4][1]
 
     assert token[:30] not in REDACTOR.clean(f"{'sk- Z2hwX ' * 30_000} {token}")
+
+
+def test_prefixes_before_a_long_text_do_not_slow_down_its_search() -> None:
+    """A search of the whole rest for each form took a hundred times as long, and held the loop."""
+    prefixes = "".join(f"{token[:9]}! " for _, token in TOKENS)
+    text = prefixes * 300 + "The quick brown fox jumps over the lazy dog. " * 150_000
+    plain = Redactor({})
+    plain.spans(text[:9_000].encode())
+
+    began = time.thread_time()
+    plain.spans(text.encode())
+
+    assert time.thread_time() - began < 0.5 * slowness()
 
 
 @pytest.mark.requirement("P13")

@@ -47,8 +47,12 @@ MAX_DOUBT = 20_000
 """
 The maximum number of doubtful hits in one text, after which token prefixes alone are redacted.
 """
-MANY_MISSES = 256
-"""From here on, one search for the next token of a form is faster than a look at each prefix."""
+SEARCHED_PER_MISS, MAX_SEARCHED = 32, 131_072
+"""
+The bytes in which a token is searched for at once, for each miss before, and at most.
+
+That costs less than the misses did. No other thread runs meanwhile, so it is no longer text.
+"""
 EFFORT = 200_000
 """
 The maximum cost of comparing hits in one text.
@@ -385,8 +389,10 @@ class Automaton:
                 if span is None:
                     doubt_left -= mark.doubt
                     misses[mark] += 1
-                    if misses[mark] > MANY_MISSES and isinstance(mark, Shape):
+                    paid = min(misses[mark] * SEARCHED_PER_MISS, MAX_SEARCHED)
+                    if len(text) - start <= paid and isinstance(mark, Shape):
                         until[mark] = mark.next_start(text, start + 1)
+                        misses[mark] = 0
                     continue
                 if not span.secret:
                     until[mark] = span.end
