@@ -282,7 +282,7 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
     ("GOOGLE_API_KEY", (b"AIza",), rb"AIza[\w-]{35}(?![\w-])"),
     ("GOOGLE_TOKEN", (b"ya29.",), rb"ya29\.[\w-]{20,}"),
     ("GOOGLE_SECRET", (b"GOCSPX-",), rb"GOCSPX-[\w-]{28}"),
-    ("ANTHROPIC_KEY", (b"sk-ant-",), rb"sk-ant-[a-z]+[0-9]+-[\w-]{24,}"),
+    ("ANTHROPIC_KEY", (b"sk-ant-",), rb"sk-ant-[a-z]++[0-9]++-[\w-]{24,}"),
     (
         "OPENAI_KEY",
         (b"sk-",),
@@ -319,15 +319,15 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
         rb"-----BEGIN (?:[A-Z0-9 ]{1,20} )?PRIVATE KEY(?: BLOCK)?-----"
         rb"(?:(?:[A-Za-z0-9+/=:,.\\\s\0]|-(?!----)){24,20000}?"
         rb"-----END [A-Z0-9 ]{0,20}PRIVATE KEY(?: BLOCK)?-----"
-        rb"|(?:\s|\\[nr])+[A-Za-z0-9+/=:,.\\\s-]{24,})",
+        rb"|(?:\s|\\[nr])[A-Za-z0-9+/=:,.\\\s-]{24,})",
     ),
     (
         "BEARER_TOKEN",
         (b"Bearer ", b"bearer ", b"BEARER "),
-        rb"(?i:bearer) +((?=[A-Za-z._~+/-]{0,200}+[0-9])(?=[^A-Za-z]{0,200}+[A-Za-z])"
+        rb"(?i:bearer) ++((?=[A-Za-z._~+/-]{0,200}+[0-9])(?=[^A-Za-z]{0,200}+[A-Za-z])"
         rb"[A-Za-z0-9._~+/-]{20,}=*)",
     ),
-    ("BASIC_CREDENTIALS", (b"Basic ", b"basic "), rb"(?i:basic) +([A-Za-z0-9+/]{8,}={0,2})"),
+    ("BASIC_CREDENTIALS", (b"Basic ", b"basic "), rb"(?i:basic) ++([A-Za-z0-9+/]{8,}={0,2})"),
 )
 """The name, the prefixes and the form of each token; a group in the form is the redacted part."""
 
