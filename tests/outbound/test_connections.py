@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -99,9 +99,49 @@ async def test_a_bounded_number_of_connections_stays_idle(
     assert not a & a_again
 
 
-async def send_at_once(outbound_client: OutboundClient, tenant: str, count: int) -> None:
+async def test_a_cancelled_call_closes_the_connections_that_it_began_to_close(
+    internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one left would stay open as long as its server wants, outside of all limits."""
+    opened: set[asyncio.StreamWriter] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.add(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        opened.remove(writer)
+
+    async with (
+        raw_server(serve) as port,
+        client_of(internet, allow_hosts=(f"a.test:{port}",)) as c,
+    ):
+        internet.names.known["a.test"] = [["127.0.0.1"]]
+        url = f"http://a.test:{port}/"
+        for tenant in ("a", "b"):
+            await send_at_once(c, tenant, 12, url)
+        monkeypatch.setattr(connections, "IDLE_CONNECTIONS", 0)
+        call = asyncio.ensure_future(c.client_for("c").send("GET", url))
+        while len(opened) < 25 and not call.done():
+            await asyncio.sleep(0)
+        while len(opened) > 20 and not call.done():
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+
+        async with asyncio.timeout(5):
+            while opened:
+                await asyncio.sleep(0.01)
+
+
+async def send_at_once(
+    outbound_client: OutboundClient, tenant: str, count: int, url: str = "http://www.web.test/"
+) -> None:
     http = outbound_client.client_for(tenant)
-    await asyncio.gather(*(http.send("GET", "http://www.web.test/") for _ in range(count)))
+    await asyncio.gather(*(http.send("GET", url) for _ in range(count)))
 
 
 async def test_other_settings_count_from_the_next_request(
