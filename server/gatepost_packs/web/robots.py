@@ -45,7 +45,7 @@ class SiteRules:
         lines = text.splitlines()
         rules = len(lines) * max(1, text.lower().count("agent"))
         is_small = len(text) <= READ_CHARACTERS and rules <= READ_RULES
-        self._rules = robots_worker.rules_of(text) if is_small else None
+        self._rules = robots_worker.rules_of(text, program) if is_small else None
         """None if the text is not read in this process."""
         self.weight = len(text) + (RULE_CHARACTERS * rules if is_small else 0)
         """About its memory, in characters."""

@@ -46,6 +46,10 @@ RULES = [
     ("User-agent: x\nDisallow: /\nUser-agent: gatepost\nAllow: /", "/a", True),
     ("User-agent: gatepost\nDisallow: /a\nUser-agent: gatepost\nDisallow: /b", "/b", False),
     (" user-AGENT :* # all\r\n disallow : /a # x\r\n", "/a", False),
+    ("User-agent: g\nAllow: /\n" + EVERY_AGENT + "Disallow: /", "/a", False),
+    ("User-agent: gate*\nUser agent gate\nDisallow: /", "/a", True),
+    ("User-agent: gatepost/1.0\rDisallow: /a\r", "/a", False),
+    ("User-agent: x\rDisallow: /b\r\rUser-agent: gatepost/1.0\rDisallow: /a\r", "/a", False),
     ("Sitemap: x\nCrawl-delay: 9\n" + EVERY_AGENT + "nonsense\nDisallow: /a", "/a", False),
 ]
 
