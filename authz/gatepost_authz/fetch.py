@@ -261,6 +261,7 @@ class Fetcher:
         self._transports.clear()
         for transport in transports:
             await transport.aclose()
+        await asyncio.sleep(0)  # in its next turn, the loop closes the sockets
 
 
 async def exchange(

@@ -125,16 +125,19 @@ async def test_a_cancelled_call_closes_the_connections_that_it_began_to_close(
             await send_at_once(c, tenant, 12, url)
         monkeypatch.setattr(connections, "IDLE_CONNECTIONS", 0)
         call = asyncio.ensure_future(c.client_for("c").send("GET", url))
-        while len(opened) < 25 and not call.done():
-            await asyncio.sleep(0)
-        while len(opened) > 20 and not call.done():
-            await asyncio.sleep(0)
+        await until(lambda: len(opened) == 25)
+        await until(lambda: len(opened) < 25)
         call.cancel()
         await asyncio.wait([call])
 
-        async with asyncio.timeout(5):
-            while opened:
-                await asyncio.sleep(0.01)
+        await until(lambda: not opened)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return in the first turn of the loop in which *condition* holds."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  # no event says that a connection was closed
+            await asyncio.sleep(0)
 
 
 async def send_at_once(

@@ -134,6 +134,7 @@ class OutboundClient:
         for lines in (*self._retiring, self.lines):
             await lines.aclose()
         await asyncio.gather(*self._retiring.values())
+        await asyncio.sleep(0)  # in its next turn, the loop closes the sockets
 
 
 class Sender:
