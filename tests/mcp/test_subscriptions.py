@@ -7,6 +7,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.subscriptions import MAX_NAMES
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords, MemorySessions
 from gatepost.storage.sessions import SessionRecord
 from tests.support.endpoint import (
@@ -335,3 +336,54 @@ async def test_k_18_a_task_is_watched_by_its_owner_alone() -> None:
     assert notification["method"] == "notifications/tasks"
     members = ("taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs")
     assert [notification["params"][name] for name in members] == [state[name] for name in members]
+
+
+async def fails(*_: object) -> None:
+    raise StoreUnavailable
+
+
+async def is_lost(*_: object) -> None:
+    return
+
+
+@pytest.mark.requirement("R-10")
+async def test_r_10_a_repeated_subscription_reaches_a_stream_that_missed_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one was stored, but the client and the stream were not told."""
+    replicas = await a_pair().open()
+    live = await replicas.get(replicas.one).opened()
+    with monkeypatch.context() as outage:
+        outage.setattr(replicas.two.shared_store.for_tenant("acme"), "publish", fails)
+        failed = await subscribe(replicas, replicas.two, "notes://mine")
+    repeated = await subscribe(replicas, replicas.two, "notes://mine")
+    call = {"name": "touch", "arguments": {"uri": "notes://mine"}}
+    await session_request(replicas, replicas.two, "tools/call", **call)
+
+    assert "error" in failed.json
+    assert repeated.json["result"] == {}
+    assert (await asyncio.wait_for(watched(live), WITHIN_S))["params"] == {"uri": "notes://mine"}
+    live.hang_up()
+    await live.over()
+
+
+async def test_a_subscription_that_another_process_has_ended_takes_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The message about its end may be late or lost."""
+    replicas = await a_pair().open()
+    for year in range(MAX_NAMES):
+        await subscribe(replicas, replicas.one, f"notes://{year}/report")
+    refused = await subscribe(replicas, replicas.one, "notes://mine")
+    with monkeypatch.context() as loss:
+        loss.setattr(replicas.two.shared_store.for_tenant("acme"), "publish", is_lost)
+        ended = {"uri": "notes://0/report"}
+        await session_request(replicas, replicas.two, "resources/unsubscribe", **ended)
+    subscribed = await subscribe(replicas, replicas.one, "notes://mine")
+
+    assert "error" in refused.json
+    assert subscribed.json["result"] == {}
+
+
+async def subscribe(replicas: EndpointPair, client: EndpointClient, uri: str) -> Any:
+    return await session_request(replicas, client, "resources/subscribe", uri=uri)

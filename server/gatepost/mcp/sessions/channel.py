@@ -155,15 +155,23 @@ async def revise(
     faster than the rate limit.
     """
     expires_at = session.issued_at + LIFETIME_S
+    is_spent = False
     for _ in range(CHANGES_AT_ONCE):
         may_be_old = last_read is not None
         before, last_read = last_read or await sessions.get(session.key), None
-        after = change(before)
+        try:
+            after = change(before)
+        except JsonRpcError:
+            if may_be_old:
+                continue  # an old record may be full, but not the current one
+            raise
         if after == before or before.ended:
             if may_be_old:
                 continue
             return before
-        await _spend(shared_store, session, is_new=not before.revision)
+        if not is_spent:
+            await _spend(shared_store, session, is_new=not before.revision)
+            is_spent = True
         if await sessions.replace(session.key, after, expires_at=expires_at):
             return msgspec.structs.replace(after, revision=after.revision + 1)
     raise StoreUnavailable("a session changes faster than it can be written")
@@ -261,13 +269,20 @@ class SessionRegistry:
             return None
         return channel
 
-    async def revise(self, tenant: str, session: McpSession, change: EditSession) -> None:
-        """Change a session's record durably and tell all its parts."""
+    async def revise(
+        self, tenant: str, session: McpSession, change: EditSession, *, is_repeated: bool = False
+    ) -> None:
+        """
+        Change a session's record durably and tell all its parts.
+
+        With *is_repeated*, they are told even if nothing changes, because the message about an
+        earlier request may be lost.
+        """
         channel = await self.channel(tenant, session)
         if channel is None:
             return
         before = channel.record
-        if await channel.revise(change) != before:
+        if await channel.revise(change) != before or is_repeated:
             self.changed(tenant, session)
             # The session's stream may be at another process.
             await channel.send("watch")

@@ -79,7 +79,10 @@ async def unsubscribe(server: McpServer, ask: McpRequest) -> bytes:
 
 async def _revise(server: McpServer, ask: McpRequest, change: EditSession) -> bytes:
     if ask.session is not None:
-        await server.session_registry.revise(ask.caller.tenant_id, ask.session, change)
+        # An open stream reads the subscriptions only when it is told.
+        await server.session_registry.revise(
+            ask.caller.tenant_id, ask.session, change, is_repeated=True
+        )
     return b"{}"
 
 
