@@ -223,7 +223,10 @@ class MemoryTasks:
             return False
         self.records[task.id] = msgspec.structs.replace(task, revision=task.revision + 1)
         if task.status in TERMINAL:
-            self._open.get(task.owner, {}).pop(task.id, None)
+            owned = self._open.get(task.owner, {})
+            owned.pop(task.id, None)
+            if not owned:  # else each caller that ever had a task would take memory
+                self._open.pop(task.owner, None)
         return True
 
     async def count(self, owner: bytes) -> int:
