@@ -13,6 +13,7 @@ WINDOW_BYTES = 12
 """The bytes of an encoding in the automaton; the rest is compared after a hit."""
 COMPARED_BYTES = 1_024
 """The number of bytes whose comparison costs as much as starting one."""
+SEARCHED_PER_MISS, MAX_SEARCHED = 32, 131_072
 USUAL_DIGITS, MAX_DIGITS = 256, 4_096
 """The number of base64 digits decoded after a hit; the second if a token may be long."""
 
@@ -142,6 +143,15 @@ def compiled(form: bytes) -> re.Pattern[bytes]:
     # Compiled at the first hit of the prefix: all patterns take 15 ms, and most processes need
     # none.
     return re.compile(form)
+
+
+def searched(misses: int) -> int:
+    """
+    Return the number of bytes in which a search for a token costs less than that many misses.
+
+    No other thread runs during a search, so there is a maximum.
+    """
+    return min(misses * SEARCHED_PER_MISS, MAX_SEARCHED)
 
 
 class Shape:

@@ -12,7 +12,7 @@ from itertools import accumulate
 import msgspec
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
-from gatepost.redaction.matching import SecretMatch, SecretSpan, Shape, token_forms
+from gatepost.redaction.matching import SecretMatch, SecretSpan, Shape, searched, token_forms
 from gatepost.redaction.screen import has_pattern, screen_of
 
 DEEPEST = 4
@@ -46,12 +46,6 @@ MATCHES_AT_ONCE = 50_000
 MAX_DOUBT = 20_000
 """
 The maximum number of doubtful hits in one text, after which token prefixes alone are redacted.
-"""
-SEARCHED_PER_MISS, MAX_SEARCHED = 32, 131_072
-"""
-The bytes in which a token is searched for at once, for each miss before, and at most.
-
-That costs less than the misses did. No other thread runs meanwhile, so it is no longer text.
 """
 EFFORT = 200_000
 """
@@ -389,8 +383,7 @@ class Automaton:
                 if span is None:
                     doubt_left -= mark.doubt
                     misses[mark] += 1
-                    paid = min(misses[mark] * SEARCHED_PER_MISS, MAX_SEARCHED)
-                    if len(text) - start <= paid and isinstance(mark, Shape):
+                    if isinstance(mark, Shape) and len(text) - start <= searched(misses[mark]):
                         until[mark] = mark.next_start(text, start + 1)
                         misses[mark] = 0
                     continue
