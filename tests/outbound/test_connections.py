@@ -99,6 +99,22 @@ async def test_a_bounded_number_of_connections_stays_idle(
     assert not a & a_again
 
 
+async def test_a_tenant_with_many_upstreams_closes_no_connections_of_others(
+    outbound_client: OutboundClient, internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connections above the limit are closed where most are kept."""
+    monkeypatch.setattr(connections, "IDLE_CONNECTIONS", 6)
+    monkeypatch.setattr(connections, "IDLE_POOLS", 3)
+    small = outbound_client.client_for("small")
+    await small.send("GET", "http://www.web.test/")
+    for upstream in "abcdef":
+        large = outbound_client.client_for("large", upstream=upstream)
+        await asyncio.gather(*(large.send("GET", "http://www.web.test/") for _ in range(3)))
+    await small.send("GET", "http://www.web.test/")
+
+    assert internet.site.seen[0].connection == internet.site.seen[-1].connection
+
+
 async def test_a_cancelled_call_closes_the_connections_that_it_began_to_close(
     internet: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

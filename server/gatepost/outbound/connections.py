@@ -34,7 +34,7 @@ class TenantConnections:
 
 
 class ConnectionPools:
-    """Opens pools at first use, closes the least recently used, and all of them when retired."""
+    """Opens pools at first use, closes those above the limits, and all of them when retired."""
 
     def __init__(self, make: Callable[[PoolKey], PinningTransport]) -> None:
         self._make = make
@@ -89,16 +89,24 @@ class ConnectionPools:
             await line.transport.aclose()
 
     def _surplus(self) -> list[PoolKey]:
-        """Return the pools to close: the least recently used ones that have no users."""
+        """
+        Return the unused pools to close: of the tenant with most pools, or with most connections.
+
+        Of several such pools, the least recently used one is closed first.
+        """
         pools = len(self._lines) - (0 if self._retired else IDLE_POOLS)
         idle = self._idle - IDLE_CONNECTIONS
-        if pools <= 0 and idle <= 0:
-            return []
         surplus: list[PoolKey] = []
-        for key, line in self._lines.items():
-            if pools <= 0 and idle <= 0:
-                break
-            if not line.users:
-                surplus.append(key)
-                pools, idle = pools - 1, idle - line.idle
+        if pools <= 0 and idle <= 0:
+            return surplus
+        unused = {key: line.idle for key, line in self._lines.items() if not line.users}
+        while unused and (pools > 0 or idle > 0):
+            # Else a tenant with many upstreams would close the connections of all other tenants.
+            kept: dict[str, int] = {}
+            for key, connections in unused.items():
+                kept[key.tenant] = kept.get(key.tenant, 0) + (1 if pools > 0 else connections)
+            tenant = max(kept, key=kept.__getitem__)
+            key = next(key for key in unused if key.tenant == tenant)
+            pools, idle = pools - 1, idle - unused.pop(key)
+            surplus.append(key)
         return surplus

@@ -40,11 +40,11 @@ from gatepost_authz.pinning import PinningTransport, ResolveHost, SystemResolver
 
 TIMEOUT_S = 30.0
 MAX_BYTES = 1_000_000
-CONNECTIONS = httpx2.Limits(max_connections=20, max_keepalive_connections=20, keepalive_expiry=5)
+CONNECTIONS = httpx2.Limits(max_connections=20, max_keepalive_connections=20, keepalive_expiry=4)
 """
 The limits of one tenant, so that one tenant's slow servers do not block the others. All connections
 are kept: calls that end together would otherwise close most of them, and the next calls open them
-again.
+again. Idle ones close after the same time as those to upstreams.
 """
 UPSTREAM_CONNECTIONS = httpx2.Limits(
     max_connections=128, max_keepalive_connections=32, keepalive_expiry=4
