@@ -145,13 +145,14 @@ def compiled(form: bytes) -> re.Pattern[bytes]:
     return re.compile(form)
 
 
-def searched(misses: int) -> int:
+def max_misses_of(length: int) -> int:
     """
-    Return the number of bytes in which a search for a token costs less than that many misses.
+    Return after how many misses of a form a text of that length is searched for the next token.
 
-    No other thread runs during a search, so there is a maximum.
+    A search looks at each byte, so it is faster only if misses are frequent. No other thread runs
+    meanwhile, so longer texts are not searched.
     """
-    return min(misses * SEARCHED_PER_MISS, MAX_SEARCHED)
+    return length // SEARCHED_PER_MISS if length <= MAX_SEARCHED else length
 
 
 class Shape:

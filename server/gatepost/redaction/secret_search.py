@@ -4,7 +4,6 @@ import html
 import re
 from array import array
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import accumulate
@@ -12,7 +11,7 @@ from itertools import accumulate
 import msgspec
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
-from gatepost.redaction.matching import SecretMatch, SecretSpan, Shape, searched, token_forms
+from gatepost.redaction.matching import SecretMatch, SecretSpan, Shape, max_misses_of, token_forms
 from gatepost.redaction.screen import has_pattern, screen_of
 
 DEEPEST = 4
@@ -366,7 +365,8 @@ class Automaton:
 
     def _checked(self, text: bytes) -> Iterator[SecretSpan]:
         until: dict[SecretMatch, int] = {}
-        misses = Counter[SecretMatch]()
+        misses: dict[SecretMatch, int] = {}
+        max_misses = max_misses_of(len(text))
         doubt_left, effort = MAX_DOUBT, EFFORT
         for index, start, end in self._hits(text):
             for mark in self._marks[index]:
@@ -382,10 +382,9 @@ class Automaton:
                 span = mark.match_at(text, start)
                 if span is None:
                     doubt_left -= mark.doubt
-                    misses[mark] += 1
-                    if isinstance(mark, Shape) and len(text) - start <= searched(misses[mark]):
+                    misses[mark] = missed = misses.get(mark, 0) + 1
+                    if missed > max_misses and isinstance(mark, Shape):
                         until[mark] = mark.next_start(text, start + 1)
-                        misses[mark] = 0
                     continue
                 if not span.secret:
                     until[mark] = span.end
