@@ -218,6 +218,11 @@ class SqliteDatabase(Database):
     def __init__(self, path: str) -> None:
         self.path, self._file = path, prepare(path)
         self._engine = engine_of(path, READERS + 1)
+        self._idle: list[Connection] = []
+        """
+        Open connections that no thread uses. To close one after each statement and to open it again
+        takes SQLAlchemy longer than most statements.
+        """
         self._reads = WorkThreads("database reads", count=READERS)
         self._changes = WorkThreads("database changes", serve=self._commit)
 
@@ -244,7 +249,7 @@ class SqliteDatabase(Database):
             return
         with suppress(StoreUnavailable):
             # In the thread, because closing the last connection writes SQLite's log into the file.
-            await self._reads.run(self._engine.dispose, within_s=OVER_S)
+            await self._reads.run(self._close_connections, within_s=OVER_S)
         for threads in both:
             threads.close()
 
@@ -259,15 +264,33 @@ class SqliteDatabase(Database):
     def _read(self, at: Callable[[Connection], T]) -> T:
         with answering((sqlite3.Error,)):
             check_file(self.path, self._file)
-            with self._engine.connect() as connection:
+            with self._connection() as connection:
                 return at(connection)
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """Yield a connection that only this thread uses; one that fails is closed."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._engine.connect()
+        with ExitStack() as undo:
+            undo.callback(connection.close)
+            yield connection
+            undo.pop_all()
+        self._idle.append(connection)
+
+    def _close_connections(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+        self._engine.dispose()
 
     def _commit(self, first: QueuedWork) -> list[QueuedWork]:
         """Commit a change, and those that come until it is made; return them."""
         group, commit, queue = [first], WorkResult(), self._changes.queue
         with commit, answering((sqlite3.Error,)):
             check_file(self.path, self._file)
-            with self._engine.connect() as connection, write_lock(self.path), ExitStack() as undo:
+            with self._connection() as connection, write_lock(self.path), ExitStack() as undo:
                 undo.callback(connection.invalidate)  # closed, the connection rolls back
                 # A writer takes the lock at once: after a read in the same transaction, SQLite
                 # would refuse it.
