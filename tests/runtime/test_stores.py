@@ -281,6 +281,7 @@ def test_migrate_reports_its_result(postgres: str, tmp_path: Path) -> None:
     assert moved.process.returncode == 0
     assert moved.stdout.splitlines() == [
         "0001: Create all tables.",
+        "0002: Index the approval requests in the order in which they are listed.",
         f"Migrated from revision none to {REVISION}.",
     ]
     assert outcome(fine) == (0, "The database is up to date.")

@@ -20,6 +20,10 @@ from gatepost.storage.sql.tables import METADATA, REVISION
 from tests.conftest import task
 from tests.support.measuring import capture_logs
 
+STEPS = (
+    "0001: Create all tables.",
+    "0002: Index the approval requests in the order in which they are listed.",
+)
 LATER_MIGRATION = '''
 """Something new."""
 
@@ -90,7 +94,7 @@ async def test_a_migration_reports_its_steps_and_runs_once(empty_url: str) -> No
     second = await migrate(empty_url)
 
     assert (first.before, first.after) == (None, REVISION)
-    assert first.steps == ("0001: Create all tables.",)
+    assert first.steps == STEPS
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
 
 

@@ -15,11 +15,13 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    TextClause,
+    text,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest migration; these tables are equal to its result."""
 
 
@@ -156,6 +158,17 @@ ENTRIES = Table(
     Index(None, "expires_at"),
 )
 
+# The conditions of partial indexes. A query that contains the same text can use the index; one with
+# a parameter in place of the state cannot.
+WAITING_REQUESTS = text("state = 'waiting'")
+PAST_REQUESTS = text("state <> 'waiting'")
+OPEN_REQUESTS = text("state IN ('waiting', 'approved')")
+
+
+def _partial(name: str, condition: TextClause, *columns: str) -> Index:
+    return Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
+
+
 APPROVAL_REQUESTS = Table(
     "approval_requests",
     METADATA,
@@ -177,10 +190,15 @@ APPROVAL_REQUESTS = Table(
     Column("sealed", Exact),
     Column("revision", Integer, nullable=False),
     Index(None, "tenant", "binding", unique=True),
-    Index(None, "tenant", "state", "changed_at"),
-    # The order in which waiting requests are listed.
-    Index(None, "tenant", "state", "created_at", "id"),
-    Index(None, "state", "until"),
+    # The order in which waiting requests are listed, and the callers to count them by.
+    _partial(
+        "approval_requests_waiting",
+        WAITING_REQUESTS,
+        *("tenant", "created_at", "id", "issuer", "subject", "subject_kind", "state"),
+    ),
+    _partial("approval_requests_history", PAST_REQUESTS, "tenant", "changed_at", "id"),
+    _partial("approval_requests_open", OPEN_REQUESTS, "tenant", "id", "state"),
+    _partial("approval_requests_until", OPEN_REQUESTS, "until"),
     Index(None, "expires_at"),
 )
 
