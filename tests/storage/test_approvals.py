@@ -6,7 +6,13 @@ from functools import partial
 import msgspec
 import pytest
 
-from gatepost.storage.approvals import ApprovalRecord, GrantRecord, WaitingCount
+from gatepost.storage.approvals import (
+    ApprovalMatches,
+    ApprovalQuery,
+    ApprovalRecord,
+    GrantRecord,
+    WaitingCount,
+)
 from gatepost.storage.records import Records
 from tests.conftest import HOUR
 
@@ -44,6 +50,16 @@ grant = partial(
 )
 """A grant of three calls."""
 NOW = 1_000.5
+query = partial(
+    ApprovalQuery,
+    binding=b"b1",
+    tool="pay",
+    issuer="https://id.example.com",
+    subject="alice",
+    subject_kind="user",
+    now=NOW,
+)
+"""The query of a call that the request and the grant are for."""
 FULL_APPROVAL = approval(client_id=None, binding=None, sealed=None, details=b"", until=1e10 + 1 / 3)
 
 
@@ -244,21 +260,37 @@ async def test_a_grant_without_a_number_ends_at_its_expiry(records: Records) -> 
     assert await grants.all(NOW + HOUR) == []
 
 
+NO_MATCH = ApprovalMatches([], None, WaitingCount(0, 0))
+
+
 async def test_a_grant_is_found_only_for_its_caller_and_tool(records: Records) -> None:
     """No other caller, tool, issuer or tenant finds the grant, and a revoked one is not found."""
-    grants = records.for_tenant("acme").grants
+    acme, globex = records.for_tenant("acme"), records.for_tenant("globex")
     stored_grant = grant()
-    await grants.add(stored_grant)
-    issuer = stored_grant.issuer
+    await acme.grants.add(stored_grant)
 
-    assert await grants.caller_grants("pay", issuer, "alice", NOW) == [stored_grant]
-    assert await grants.caller_grants("pay", issuer, "bob", NOW) == []
-    assert await grants.caller_grants("look", issuer, "alice", NOW) == []
-    assert await grants.caller_grants("pay", "https://other", "alice", NOW) == []
-    assert (
-        await records.for_tenant("globex").grants.caller_grants("pay", issuer, "alice", NOW) == []
+    assert await acme.approvals.match(query()) == ApprovalMatches([stored_grant])
+    assert await acme.approvals.match(query(subject="bob")) == NO_MATCH
+    assert await acme.approvals.match(query(tool="look")) == NO_MATCH
+    assert await acme.approvals.match(query(issuer="https://other")) == NO_MATCH
+    assert await acme.approvals.match(query(now=NOW + HOUR)) == NO_MATCH
+    assert await globex.approvals.match(query()) == NO_MATCH
+    assert await acme.grants.revoke("g1")
+    assert not await acme.grants.revoke("g1")
+    assert await acme.approvals.match(query()) == NO_MATCH
+    assert not await acme.grants.spend("g1", NOW)
+
+
+async def test_a_call_without_grants_finds_its_request_or_how_many_wait(records: Records) -> None:
+    """A request of another tenant or binding is not found, and those of a grant are not read."""
+    acme, globex = records.for_tenant("acme"), records.for_tenant("globex")
+    await acme.approvals.open(approval())
+    await acme.approvals.open(approval(id="a2", binding=b"b2", subject="bob"))
+
+    assert await acme.approvals.match(query()) == ApprovalMatches([], approval())
+    assert await acme.approvals.match(query(binding=b"b3")) == ApprovalMatches(
+        [], None, WaitingCount(1, 2)
     )
-    assert await grants.revoke("g1")
-    assert not await grants.revoke("g1")
-    assert await grants.caller_grants("pay", issuer, "alice", NOW) == []
-    assert not await grants.spend("g1", NOW)
+    assert await globex.approvals.match(query()) == NO_MATCH
+    await acme.grants.add(grant())
+    assert await acme.approvals.match(query()) == ApprovalMatches([grant()])

@@ -51,6 +51,46 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 0
 
 
+class GrantRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one caller that were approved in advance; fields as in `ApprovalRecord`."""
+
+    id: str
+    tool: str
+    issuer: str
+    subject: str
+    subject_kind: str
+    client_id: str | None
+    remaining: int | None
+    """The number of remaining calls; None: unlimited."""
+    created_at: float
+    expires_at: float
+    """When it ends."""
+    details: bytes
+
+
+class ApprovalQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A call for which approvals are looked up; fields as in `ApprovalRecord`."""
+
+    binding: bytes
+    tool: str
+    issuer: str
+    subject: str
+    subject_kind: str
+    now: float
+    """Seconds since the epoch; grants that have ended by then do not count."""
+
+
+class ApprovalMatches(msgspec.Struct, frozen=True):
+    """The result of an `ApprovalQuery`."""
+
+    grants: list[GrantRecord]
+    """The valid grants of the caller and the tool, the oldest first."""
+    request: ApprovalRecord | None = None
+    """The request with the binding; not read if there are grants."""
+    waiting: WaitingCount | None = None
+    """The numbers of waiting requests; not read if there are grants or a request."""
+
+
 class ApprovalStore(Protocol):
     """The approval requests of one tenant."""
 
@@ -69,6 +109,9 @@ class ApprovalStore(Protocol):
 
     async def find(self, binding: bytes) -> ApprovalRecord | None:
         """Return the request of calls with this binding."""
+
+    async def match(self, query: ApprovalQuery) -> ApprovalMatches:
+        """Return the grants for a call, else its request, else the numbers of waiting requests."""
 
     async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
         """
@@ -105,23 +148,6 @@ class ApprovalStore(Protocol):
         """
 
 
-class GrantRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one caller that were approved in advance; fields as in `ApprovalRecord`."""
-
-    id: str
-    tool: str
-    issuer: str
-    subject: str
-    subject_kind: str
-    client_id: str | None
-    remaining: int | None
-    """The number of remaining calls; None: unlimited."""
-    created_at: float
-    expires_at: float
-    """When it ends."""
-    details: bytes
-
-
 class GrantStore(Protocol):
     """The grants of one tenant."""
 
@@ -130,11 +156,6 @@ class GrantStore(Protocol):
 
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""
-
-    async def caller_grants(
-        self, tool: str, issuer: str, subject: str, now: float
-    ) -> list[GrantRecord]:
-        """Return the valid grants of one caller and tool, the oldest first."""
 
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""

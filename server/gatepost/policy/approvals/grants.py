@@ -15,17 +15,16 @@ from gatepost.policy.approvals.approval_request import (
     definition_of,
     party_of,
 )
+from gatepost.policy.approvals.call_approvals import CallApprovals
 from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.notifications import ApprovalNotifier
 from gatepost.policy.approvals.policies import (
     ApprovalNeed,
-    ApprovalPolicy,
     IsRevoked,
     is_same_person,
     is_valid_grant,
     none_revoked,
 )
-from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import StoredApproval
 from gatepost.storage.approvals import GrantRecord, GrantStore
 from gatepost.storage.records import Records
@@ -61,13 +60,12 @@ class GrantService:
     def __init__(
         self,
         records: Records,
-        requests: RequestStore,
         notifier: ApprovalNotifier,
         clock: Callable[[], float],
         *,
         is_revoked: IsRevoked = none_revoked,
     ) -> None:
-        self._records, self._requests, self._notifier = records, requests, notifier
+        self._records, self._notifier = records, notifier
         self._clock, self._is_revoked = clock, is_revoked
 
     def check(self, approval: StoredApproval, scope: GrantScope, edited: bytes | None) -> None:
@@ -138,13 +136,13 @@ class GrantService:
         call: Call,
         tool: Tool,
         subject: ConditionVariables,
-        policy: ApprovalPolicy,
         need: ApprovalNeed,
+        call_approvals: CallApprovals,
     ) -> str | None:
         """
         Use up one call of a grant, durably; return its id, or None if no grant covers the call.
 
-        *need* is what the policy asks for this call.
+        *need* is what the tool's policy asks for this call.
 
         A grant covers only calls that its approver could have approved alone. It covers none once
         the approver or the grant's caller is revoked.
@@ -153,13 +151,12 @@ class GrantService:
         if need.approvals > 1:
             return None
         grants = self._records.for_tenant(caller.tenant_id).grants
-        digest = None
-        for record in await grants.caller_grants(tool.name, caller.issuer, caller.subject, now):
+        for record in call_approvals.matches.grants:
             details = _decode(record.details)
             owner = (record.subject_kind, record.client_id, details.grant.caller.actor)
             if (
                 owner != (caller.subject_kind, caller.client_id, caller.actor)
-                or details.policy != policy.version
+                or details.policy != call_approvals.policy
                 or details.definition != definition_of(tool)
                 or not is_valid_grant(details.grant, self._is_revoked)
             ):
@@ -168,8 +165,7 @@ class GrantService:
             if not operator and not need.is_met_by(party_of(caller), 1, details.by):
                 continue
             if details.grant.when is None:
-                digest = digest or self._requests.arguments.digest(tool, call.arguments)
-                covered = details.digest == digest
+                covered = details.digest == call_approvals.digest
             else:
                 covered = _condition(details.grant.when).is_true(subject) is True
             if covered and await grants.spend(record.id, now):

@@ -1,20 +1,21 @@
 """The store of approval requests: it creates them and changes their state."""
 
-import secrets
 from collections.abc import Callable
 from typing import Any, Literal
-
-from msgspec.structs import replace
 
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.approval_request import (
     ApprovalDecision,
     ApprovalRequest,
     Approver,
-    ToolFacts,
     Use,
+)
+from gatepost.policy.approvals.call_approvals import (
+    CallApprovals,
     binding_of,
-    party_of,
+    check_waiting,
+    query_of,
+    request_of,
 )
 from gatepost.policy.approvals.notifications import ApprovalNotifier, ChangeKind
 from gatepost.policy.approvals.policies import (
@@ -33,21 +34,13 @@ from gatepost.policy.approvals.stored_request import (
     StoredRequest,
     approval_of,
     key_of_use,
-    shown_arguments,
 )
 from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.records import Records
 from gatepost.tools.calls.redaction import Redaction
-from gatepost.tools.offers.offer import Call, Tool, ToolFailure
-from gatepost_authz.caller import TenantContext
-
-BUSY_S = 30
-OF_CALLER = (
-    "{count} of your calls already wait for approval. Wait until they are decided, then call again."
-)
-OF_TENANT = "Too many calls wait for approval at the moment. Call again later."
+from gatepost.tools.offers.offer import Call, Tool
 
 
 class RequestStore:
@@ -76,22 +69,30 @@ class RequestStore:
         """Take up the settings and the policies of a configuration."""
         self._settings, self._policies = settings, policies
 
+    async def approvals_of(self, call: Call, tool: Tool, policy: ApprovalPolicy) -> CallApprovals:
+        """Return what is stored for a call."""
+        digest = self.arguments.digest(tool, call.arguments)
+        binding = binding_of(call, tool, digest, policy.version)
+        query = query_of(call, tool, binding, self.clock())
+        matches = await self._approvals_of(call.caller.tenant_id).match(query)
+        return CallApprovals(digest=digest, binding=binding, policy=policy.version, matches=matches)
+
     async def find_or_create(
-        self, call: Call, tool: Tool, need: ApprovalNeed, policy: ApprovalPolicy
+        self, call: Call, tool: Tool, need: ApprovalNeed, call_approvals: CallApprovals
     ) -> StoredApproval:
         """
         Return the approval request of this call; a retry gets the request of the first call.
 
         ToolFailure if too many requests wait, or if a person could not judge the call.
         """
-        approvals = self._approvals_of(call.caller.tenant_id)
-        digest = self.arguments.digest(tool, call.arguments)
-        binding = binding_of(call, tool, digest, policy.version)
+        approvals, matches = self._approvals_of(call.caller.tenant_id), call_approvals.matches
+        stored, is_read = matches.request, not matches.grants
         new: StoredApproval | None = None
         while True:
-            stored = await approvals.find(binding)
+            if not is_read:
+                stored = await approvals.find(call_approvals.binding)
             if stored is None:
-                new = new or await self._new(call, tool, need, policy.version, digest, binding)
+                new = new or await self._new(call, tool, need, call_approvals)
                 message = self._notifier.message("requested", new.request)
                 stored = await approvals.open(new.record, message)
                 if stored is None:
@@ -99,6 +100,7 @@ class RequestStore:
                     return new
             if (joined := await self._joined(approval_of(stored))) is not None:
                 return joined
+            is_read = False
 
     async def _joined(self, approval: StoredApproval) -> StoredApproval | None:
         """Return the request in its current state, or None if the call has to look again."""
@@ -115,47 +117,23 @@ class RequestStore:
         await self.change(approval, binding=None)
         return None
 
-    async def _check_limits(self, caller: TenantContext) -> None:
-        """Raise ToolFailure if too many wait; simultaneous calls may exceed it a little."""
-        owner = caller.issuer, caller.subject, caller.subject_kind
-        waiting = await self._approvals_of(caller.tenant_id).count(*owner)
-        if waiting.of_caller >= self._settings.max_waiting_per_caller:
-            message = OF_CALLER.format(count=waiting.of_caller)
-            raise ToolFailure("rate_limit", message, retry_after=BUSY_S)
-        if waiting.of_tenant >= self._settings.max_waiting_per_tenant:
-            raise ToolFailure("rate_limit", OF_TENANT, retry_after=BUSY_S)
-
     async def _new(
-        self, call: Call, tool: Tool, need: ApprovalNeed, policy: str, digest: bytes, binding: bytes
+        self, call: Call, tool: Tool, need: ApprovalNeed, call_approvals: CallApprovals
     ) -> StoredApproval:
         """Return a new request; raises ToolFailure as `find_or_create` does."""
-        await self._check_limits(call.caller)
         caller, now = call.caller, self.clock()
-        party = party_of(caller)
-        client_name = self._redaction.clean(caller.tenant_id, call.client.client_name)
-        request = ApprovalRequest(
-            id=secrets.token_hex(12),
-            tenant=caller.tenant_id,
-            state="waiting",
-            tool=tool.name,
-            title=tool.title or "",
-            caller=replace(party, client_name=client_name),
-            arguments=shown_arguments(self._redaction, caller.tenant_id, tool, call.arguments),
-            created_at=now,
-            until=now + need.timeout_s,
-            reason=need.reason,
-            needed=need.approvals,
-            by=need.approvers_for(party),
-            policy=policy,
-            facts=None if tool.origin is None else ToolFacts.from_tool(tool),
-            request_id=call.request_id,
-            correlation=call.correlation,
-            read_only=tool.effects.read_only,
-            destructive=tool.effects.destructive,
+        waiting = call_approvals.matches.waiting
+        if waiting is None:
+            owner = caller.issuer, caller.subject, caller.subject_kind
+            waiting = await self._approvals_of(caller.tenant_id).count(*owner)
+        # Calls that come together may exceed the limits a little.
+        check_waiting(waiting, self._settings)
+        request = request_of(call, tool, need, call_approvals.policy, self._redaction, now)
+        details = StoredRequest(
+            request, call_approvals.digest, need.timeout_s, caller_variables(caller)
         )
-        details = StoredRequest(request, digest, need.timeout_s, caller_variables(caller))
         sealed = self.arguments.seal(request.id, SealedArguments(call.arguments))
-        return StoredApproval.new(details, binding, sealed)
+        return StoredApproval.new(details, call_approvals.binding, sealed)
 
     async def get(self, tenant: str, request_id: str) -> StoredApproval | None:
         """Return a request in its current state."""

@@ -75,7 +75,7 @@ class ApprovalService(RequestLists):
         self.clock, self._redaction = clock, redaction
         self.waiting_calls = 0
         """Number of calls of this process that wait for a decision."""
-        self.granting = GrantService(records, self.requests, notifier, clock, is_revoked=is_revoked)
+        self.granting = GrantService(records, notifier, clock, is_revoked=is_revoked)
         self.apply(ApprovalsSettings(), {})
 
     def apply(

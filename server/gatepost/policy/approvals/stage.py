@@ -115,14 +115,15 @@ class ApprovalStage(Stage):
         if need is None:
             return await proceed(call, tool, arguments)
         self._check(call)
-        granted = await self._service.granting.use(call, tool, subject, policy, need)
+        call_approvals = await self._requests.approvals_of(call, tool, policy)
+        granted = await self._service.granting.use(call, tool, subject, need, call_approvals)
         if granted is not None:
             remark("grant", granted)
             return await proceed(call, tool, arguments)
         if not need.approvers_for(party_of(call.caller)):
             await self._count_denial(call.caller)
             raise ToolFailure("denied", NO_APPROVER.format(tool=tool.name))
-        approval = await self._requests.find_or_create(call, tool, need, policy)
+        approval = await self._requests.find_or_create(call, tool, need, call_approvals)
         remark("approval", approval.request.id)
         decided: StoredApproval | None = approval
         if approval.request.state == "waiting":

@@ -4,19 +4,60 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gatepost.storage.approvals import ApprovalRecord, GrantRecord, WaitingCount
+from gatepost.storage.approvals import (
+    ApprovalMatches,
+    ApprovalQuery,
+    ApprovalRecord,
+    GrantRecord,
+    WaitingCount,
+)
 from gatepost.storage.memory.outbox import MemoryOutbox
 from gatepost.storage.outbox import OutboxMessage
 
 OPEN_STATES = ("waiting", "approved")
 
 
+class MemoryGrants:
+    """The `GrantStore` of one tenant, in memory."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, GrantRecord] = {}
+
+    async def add(self, grant: GrantRecord) -> None:
+        """Store a new grant durably."""
+        self.records[grant.id] = grant
+
+    async def all(self, now: float) -> list[GrantRecord]:
+        """Return all valid grants, the oldest first."""
+        grants = [grant for grant in self.records.values() if _is_active(grant, now)]
+        return sorted(grants, key=lambda grant: (grant.created_at, grant.id))
+
+    async def spend(self, grant_id: str, now: float) -> bool:
+        """Use up one call durably; return False if none is left or the grant has ended."""
+        grant = self.records.get(grant_id)
+        if grant is None or not _is_active(grant, now):
+            return False
+        if grant.remaining is not None:
+            self.records[grant_id] = msgspec.structs.replace(grant, remaining=grant.remaining - 1)
+        return True
+
+    async def revoke(self, grant_id: str) -> bool:
+        """End a grant durably; return whether it existed."""
+        return self.records.pop(grant_id, None) is not None
+
+    async def page(self, after: str, limit: int) -> list[GrantRecord]:
+        """Return the next grants by id, valid or not; "" is before the first."""
+        return [self.records[grant_id] for grant_id in sorted(self.records) if grant_id > after][
+            :limit
+        ]
+
+
 class MemoryApprovals:
     """The `ApprovalStore` of one tenant, in memory."""
 
-    def __init__(self, outbox: MemoryOutbox) -> None:
+    def __init__(self, outbox: MemoryOutbox, grants: MemoryGrants) -> None:
         self.records: dict[str, ApprovalRecord] = {}
-        self._outbox = outbox
+        self._outbox, self._grants = outbox, grants
 
     async def open(
         self, record: ApprovalRecord, message: OutboxMessage | None = None
@@ -36,6 +77,21 @@ class MemoryApprovals:
     async def find(self, binding: bytes) -> ApprovalRecord | None:
         """Return the request of calls with this binding."""
         return next((record for record in self.records.values() if record.binding == binding), None)
+
+    async def match(self, query: ApprovalQuery) -> ApprovalMatches:
+        """Return the grants for a call, else its request, else the numbers of waiting requests."""
+        grant_key = (query.tool, query.issuer, query.subject)
+        grants = [
+            grant
+            for grant in await self._grants.all(query.now)
+            if (grant.tool, grant.issuer, grant.subject) == grant_key
+        ]
+        if grants:
+            return ApprovalMatches(grants)
+        if (stored := await self.find(query.binding)) is not None:
+            return ApprovalMatches([], stored)
+        count = await self.count(query.issuer, query.subject, query.subject_kind)
+        return ApprovalMatches([], None, count)
 
     async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
         """Replace the record with the same id and ``revision`` durably, and raise the revision."""
@@ -85,52 +141,6 @@ class MemoryApprovals:
 
     def _waiting(self) -> Iterator[ApprovalRecord]:
         return (record for record in self.records.values() if record.state == "waiting")
-
-
-class MemoryGrants:
-    """The `GrantStore` of one tenant, in memory."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, GrantRecord] = {}
-
-    async def add(self, grant: GrantRecord) -> None:
-        """Store a new grant durably."""
-        self.records[grant.id] = grant
-
-    async def all(self, now: float) -> list[GrantRecord]:
-        """Return all valid grants, the oldest first."""
-        grants = [grant for grant in self.records.values() if _is_active(grant, now)]
-        return sorted(grants, key=lambda grant: (grant.created_at, grant.id))
-
-    async def caller_grants(
-        self, tool: str, issuer: str, subject: str, now: float
-    ) -> list[GrantRecord]:
-        """Return the valid grants of one caller and tool, the oldest first."""
-        grant_key = (tool, issuer, subject)
-        return [
-            grant
-            for grant in await self.all(now)
-            if (grant.tool, grant.issuer, grant.subject) == grant_key
-        ]
-
-    async def spend(self, grant_id: str, now: float) -> bool:
-        """Use up one call durably; return False if none is left or the grant has ended."""
-        grant = self.records.get(grant_id)
-        if grant is None or not _is_active(grant, now):
-            return False
-        if grant.remaining is not None:
-            self.records[grant_id] = msgspec.structs.replace(grant, remaining=grant.remaining - 1)
-        return True
-
-    async def revoke(self, grant_id: str) -> bool:
-        """End a grant durably; return whether it existed."""
-        return self.records.pop(grant_id, None) is not None
-
-    async def page(self, after: str, limit: int) -> list[GrantRecord]:
-        """Return the next grants by id, valid or not; "" is before the first."""
-        return [self.records[grant_id] for grant_id in sorted(self.records) if grant_id > after][
-            :limit
-        ]
 
 
 def _is_active(grant: GrantRecord, now: float) -> bool:

@@ -126,8 +126,8 @@ class MemoryTenant:
 
     def __init__(self, tenant: str) -> None:
         self.outbox = MemoryOutbox()
-        self.approvals = MemoryApprovals(self.outbox)
         self.grants = MemoryGrants()
+        self.approvals = MemoryApprovals(self.outbox, self.grants)
         self.tasks = MemoryTasks()
         self.idempotency = MemoryIdempotency()
         self.sessions = MemorySessions()

@@ -1,13 +1,16 @@
 """Approval requests and grants, in SQL."""
 
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import msgspec
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Double,
     Integer,
+    Row,
     Select,
     bindparam,
     delete,
@@ -19,7 +22,13 @@ from sqlalchemy import (
     update,
 )
 
-from gatepost.storage.approvals import ApprovalRecord, GrantRecord, WaitingCount
+from gatepost.storage.approvals import (
+    ApprovalMatches,
+    ApprovalQuery,
+    ApprovalRecord,
+    GrantRecord,
+    WaitingCount,
+)
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.sql import outbox
@@ -67,9 +76,9 @@ _PAST = (
 _BEFORE = _PAST.where(_place_by(APPROVAL_REQUESTS.c.changed_at) < _PLACE)
 _UNDECIDED = select(APPROVAL_REQUESTS.c.id).where(_OF, OPEN_REQUESTS)
 _OF_CALLER = (
-    APPROVAL_REQUESTS.c.issuer == bindparam("issuer"),
-    APPROVAL_REQUESTS.c.subject == bindparam("subject"),
-    APPROVAL_REQUESTS.c.subject_kind == bindparam("subject_kind"),
+    APPROVAL_REQUESTS.c.issuer == bindparam("where_issuer"),
+    APPROVAL_REQUESTS.c.subject == bindparam("where_subject"),
+    APPROVAL_REQUESTS.c.subject_kind == bindparam("where_subject_kind"),
 )
 _COUNT = select(
     func.count().filter(*_OF_CALLER).label("of_caller"), func.count().label("of_tenant")
@@ -82,12 +91,51 @@ _OVERDUE = (
 )
 
 
+_GRANT_FIELDS = [GRANTS.c[name] for name in GrantRecord.__struct_fields__]
+_GRANTS_OF = GRANTS.c.tenant == bindparam("where_tenant")
+_THIS_GRANT = (_GRANTS_OF, GRANTS.c.id == bindparam("where_id"))
+_NOW = GRANTS.c.expires_at > bindparam("now", type_=Double)
+_LEFT = or_(GRANTS.c.remaining.is_(None), GRANTS.c.remaining > 0)
+
+_ADD_GRANT = insert(GRANTS)
+_GRANTS = (
+    select(*_GRANT_FIELDS).where(_GRANTS_OF, _NOW, _LEFT).order_by(GRANTS.c.created_at, GRANTS.c.id)
+)
+_CALLERS_GRANTS = _GRANTS.where(
+    GRANTS.c.tool == bindparam("where_tool"),
+    GRANTS.c.issuer == bindparam("where_issuer"),
+    GRANTS.c.subject == bindparam("where_subject"),
+)
+_GRANTS_PAGE = (
+    select(*_GRANT_FIELDS)
+    .where(_GRANTS_OF, GRANTS.c.id > bindparam("after"))
+    .order_by(GRANTS.c.id)
+    .limit(bindparam("max_rows", type_=Integer))
+)
+# One statement, so that the database counts. A grant without a number keeps none.
+_SPEND = update(GRANTS).where(*_THIS_GRANT, _NOW, _LEFT).values(remaining=GRANTS.c.remaining - 1)
+_REVOKE = delete(GRANTS).where(*_THIS_GRANT)
+
+
 @cache
 def _open(dialect: str) -> Any:
     # One statement, so that the database decides which process is first.
     return insert_into(APPROVAL_REQUESTS, dialect).on_conflict_do_nothing(
         index_elements=[APPROVAL_REQUESTS.c.tenant, APPROVAL_REQUESTS.c.binding]
     )
+
+
+_QUERIED = [name for name in ApprovalQuery.__struct_fields__ if name != "now"]
+
+
+def _matches(values: Values, connection: Connection) -> list[Sequence[Row[Any]]]:
+    """Return the rows of the first statement that has some, and of those before it."""
+    results: list[Sequence[Row[Any]]] = []
+    for statement in (_CALLERS_GRANTS, _MET, _COUNT):
+        results.append(connection.execute(statement, values).all())
+        if results[-1]:
+            break
+    return results
 
 
 class SqlApprovals:
@@ -123,6 +171,19 @@ class SqlApprovals:
         """Return the request of calls with this binding."""
         return self._single(await self._rows(_MET, where_binding=binding))
 
+    async def match(self, query: ApprovalQuery) -> ApprovalMatches:
+        """Return the grants for a call, else its request, else the numbers of waiting requests."""
+        # One function for all statements, because each trip to the database costs as much as they.
+        names = {f"where_{name}": getattr(query, name) for name in _QUERIED}
+        values = {"where_tenant": self._tenant, "now": query.now, **names}
+        grants, *further_rows = await self._database.run_sync(partial(_matches, values))
+        match further_rows:
+            case [[row]]:
+                return ApprovalMatches([], ApprovalRecord(**row._mapping))
+            case [_, [row]]:
+                return ApprovalMatches([], None, WaitingCount(**row._mapping))
+        return ApprovalMatches([GrantRecord(**row._mapping) for row in grants])
+
     async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
         """Replace the record with the same id and ``revision`` durably, and raise the revision."""
         values: dict[str, Any] = msgspec.structs.asdict(record)
@@ -152,8 +213,13 @@ class SqlApprovals:
 
     async def count(self, issuer: str, subject: str, subject_kind: str) -> WaitingCount:
         """Count waiting requests of a caller, with any client and actor, and of the tenant."""
-        caller = {"issuer": issuer, "subject": subject, "subject_kind": subject_kind}
-        rows = await self._database.rows(_COUNT, {"where_tenant": self._tenant, **caller})
+        values = {
+            "where_tenant": self._tenant,
+            "where_issuer": issuer,
+            "where_subject": subject,
+            "where_subject_kind": subject_kind,
+        }
+        rows = await self._database.rows(_COUNT, values)
         return WaitingCount(**rows[0]._mapping)
 
     async def undecided(self) -> list[str]:
@@ -186,32 +252,6 @@ async def overdue(database: Database, now: float, limit: int) -> list[tuple[str,
     return [(row.tenant, row.id) for row in rows]
 
 
-_GRANT_FIELDS = [GRANTS.c[name] for name in GrantRecord.__struct_fields__]
-_GRANTS_OF = GRANTS.c.tenant == bindparam("where_tenant")
-_THIS_GRANT = (_GRANTS_OF, GRANTS.c.id == bindparam("where_id"))
-_NOW = GRANTS.c.expires_at > bindparam("now", type_=Double)
-_LEFT = or_(GRANTS.c.remaining.is_(None), GRANTS.c.remaining > 0)
-
-_ADD_GRANT = insert(GRANTS)
-_GRANTS = (
-    select(*_GRANT_FIELDS).where(_GRANTS_OF, _NOW, _LEFT).order_by(GRANTS.c.created_at, GRANTS.c.id)
-)
-_CALLERS_GRANTS = _GRANTS.where(
-    GRANTS.c.tool == bindparam("where_tool"),
-    GRANTS.c.issuer == bindparam("where_issuer"),
-    GRANTS.c.subject == bindparam("where_subject"),
-)
-_GRANTS_PAGE = (
-    select(*_GRANT_FIELDS)
-    .where(_GRANTS_OF, GRANTS.c.id > bindparam("after"))
-    .order_by(GRANTS.c.id)
-    .limit(bindparam("max_rows", type_=Integer))
-)
-# One statement, so that the database counts. A grant without a number keeps none.
-_SPEND = update(GRANTS).where(*_THIS_GRANT, _NOW, _LEFT).values(remaining=GRANTS.c.remaining - 1)
-_REVOKE = delete(GRANTS).where(*_THIS_GRANT)
-
-
 class SqlGrants:
     """The `GrantStore` of one tenant, in an SQL table."""
 
@@ -229,13 +269,6 @@ class SqlGrants:
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""
         return await self._rows(_GRANTS, now=now)
-
-    async def caller_grants(
-        self, tool: str, issuer: str, subject: str, now: float
-    ) -> list[GrantRecord]:
-        """Return the valid grants of one caller and tool, the oldest first."""
-        values = {"where_tool": tool, "where_issuer": issuer, "where_subject": subject, "now": now}
-        return await self._rows(_CALLERS_GRANTS, **values)
 
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""
