@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from gatepost.cli.approvals import opened
 from gatepost.cli.configuration import checked_configuration
 from gatepost.cli.main import main
-from gatepost.policy.approvals import service as approval_service
+from gatepost.policy.approvals import waiting_call
 from gatepost.policy.approvals.service import ApprovalService
 from tests.support import tools as process_tools
 from tests.support.client import ResourceClient, message
@@ -173,7 +173,7 @@ class ApprovalServers(ReplicaProcesses):
 @pytest.fixture(autouse=True)
 def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll often: a wake-up may be lost in every test, and none has to wait a second for it."""
-    monkeypatch.setattr(approval_service, "POLL_S", 0.02)
+    monkeypatch.setattr(waiting_call, "POLL_S", 0.02)
 
 
 TASKS = {"extensions": {META + "tasks": {}}}

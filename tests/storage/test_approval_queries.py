@@ -32,6 +32,9 @@ QUERIES: dict[str, Query] = {
         "https://id.example.com", "alice", "user"
     ),
     "the open requests": lambda records: records.for_tenant("acme").approvals.undecided(),
+    "which requests still wait": lambda records: records.waiting_approvals(
+        {("acme", "a0"), ("acme", "a1"), ("acme", "a2")}
+    ),
     "the overdue requests": lambda records: records.overdue_approvals(1.0, 9),
 }
 STATES = ("waiting", "approved", *("rejected", "used", "expired", "withdrawn") * 2)

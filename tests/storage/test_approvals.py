@@ -210,6 +210,24 @@ async def test_grants_are_paged(records: Records) -> None:
     assert seen == [stored_grants[name] for name in sorted(stored_grants)]
 
 
+async def test_requests_that_still_wait_are_found_by_tenant_and_id(records: Records) -> None:
+    """A decided request and one of another tenant are not among them."""
+    for number in range(150):
+        request = approval(id=f"a{number}", binding=b"%d" % number)
+        await records.for_tenant("acme").approvals.open(request)
+    await records.for_tenant("acme").approvals.replace(
+        approval(id="a7", binding=b"7", state="rejected")
+    )
+    await records.for_tenant("globex").approvals.open(approval(id="a7"))
+    keys = {("acme", f"a{number}") for number in range(128)}
+
+    assert await records.waiting_approvals(keys) == keys - {("acme", "a7")}
+    assert await records.waiting_approvals({("globex", "a7"), ("globex", "a1")}) == {
+        ("globex", "a7")
+    }
+    assert await records.waiting_approvals({("nobody", "a\0\ud800")}) == set()
+
+
 async def test_overdue_requests_of_all_tenants_are_found(records: Records) -> None:
     """A decided request is not due."""
     for tenant, until in (("acme", 20.0), ("globex", 10.0), ("initech", 40.0)):

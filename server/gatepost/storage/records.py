@@ -83,6 +83,9 @@ class Records(Protocol):
     async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of requests that were not decided, or not used, in time."""
 
+    async def waiting_approvals(self, keys: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
+        """Return those of these requests that wait; a key is a tenant and an id."""
+
     async def lease_messages(
         self, now: float, until: float, holder: str, limit: int
     ) -> list[tuple[str, OutboxMessage]]:

@@ -1,10 +1,17 @@
-"""Waiting requests are listed in pages."""
+"""Waiting requests are listed in pages, and read together for the calls that wait for them."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
 
 from gatepost.policy.approvals.request_lists import cursor_of, place_at
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
+from gatepost.storage.backends import open_records
 from tests.support.endpoint import a_caller
-from tests.support.runners import ACME, ApprovalDeployment
+from tests.support.runners import ACME, BOB, ApprovalDeployment, WaitingClient, run_until
 
 
 async def test_waiting_requests_are_listed_by_pages() -> None:
@@ -27,3 +34,45 @@ async def test_waiting_requests_are_listed_by_pages() -> None:
 
     assert (ids, len(every)) == ([2, 2, 2, 2], 8)
     assert [place_at(text) for text in ("", "x~a", "inf~a", "nan~a", "1.5", "1.5~")] == [None] * 6
+
+
+WAITING_CALLS, POLLS = 20, 3
+
+
+async def test_waiting_calls_share_one_statement_for_each_poll(tmp_path: Path) -> None:
+    """None of them reads its own request again before it is decided."""
+    records = await open_records(f"sqlite:///{tmp_path}/records.db")
+    replica, client = (
+        ApprovalDeployment(records=records, require=["act"]).replica(),
+        WaitingClient(),
+    )
+    statements: list[str] = []
+
+    def note(_: object, __: object, statement: str, *more: Any) -> None:
+        statements.append(statement)
+
+    def are_polls() -> bool:
+        return all(" IN (" in statement for statement in statements[-POLLS:])
+
+    async def only_poll() -> bool:
+        return len(client.waits) == WAITING_CALLS and are_polls()
+
+    async def have_polled() -> bool:
+        return len(statements) >= POLLS
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        async with asyncio.TaskGroup() as calls:
+            for number in range(WAITING_CALLS):
+                calls.create_task(replica.call(client=client, what=f"{number}"))
+            await run_until(only_poll)
+            statements.clear()
+            await run_until(have_polled)
+            polls = [*statements]
+            for request in await replica.service.waiting(ACME):
+                await replica.service.reject(ACME, request.id, BOB, "")
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+        await records.aclose()
+
+    assert [statement for statement in polls if " IN (" not in statement] == []

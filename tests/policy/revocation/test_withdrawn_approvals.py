@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from gatepost.policy.approvals import service
+from gatepost.policy.approvals import waiting_call
 from gatepost.policy.approvals.approval_request import (
     ApprovalRequest,
     GrantScope,
@@ -46,7 +46,7 @@ ALICE = a_caller(issued_at=int(NOW) - 100)
 
 @pytest.fixture(autouse=True)
 def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "POLL_S", 0.02)
+    monkeypatch.setattr(waiting_call, "POLL_S", 0.02)
 
 
 class Revocable(ApprovalDeployment):

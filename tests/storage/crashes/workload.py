@@ -32,7 +32,7 @@ from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.scope import REQUEST_ID
-from gatepost.policy.approvals import service
+from gatepost.policy.approvals import waiting_call
 from gatepost.policy.approvals.approval_request import ApprovalRequest, Undecidable
 from gatepost.policy.idempotency import execution
 from gatepost.rest.exchange import RestLimits
@@ -209,7 +209,7 @@ class _ClosingWorker:
 def shorten_intervals() -> None:
     """Shorten leases and polls, so that the process after a killed one does not wait."""
     execution.LEASE_S, execution.RENEW_S, execution.POLL_S = 0.6, 0.1, 0.02
-    service.POLL_S = 0.02
+    waiting_call.POLL_S = 0.02
 
 
 def work(

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.approval_request import (
@@ -18,7 +17,7 @@ from gatepost.policy.approvals.approval_request import (
     party_of,
 )
 from gatepost.policy.approvals.grants import GrantService
-from gatepost.policy.approvals.notifications import TOPIC, ApprovalNotifier
+from gatepost.policy.approvals.notifications import ApprovalNotifier
 from gatepost.policy.approvals.policies import (
     OTHER_TOOL,
     IsRevoked,
@@ -30,10 +29,9 @@ from gatepost.policy.approvals.request_lists import RequestLists, ScriptRequests
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import StoredApproval, edited_changes
 from gatepost.policy.approvals.tool_policies import ToolPolicies
+from gatepost.policy.approvals.waiting_call import DecisionPoll
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.shared_store import SharedStore, WakeUps
 from gatepost.telemetry.logs import INVISIBLE
 from gatepost.tools.calls.redaction import Redaction
 from gatepost.tools.calls.registry import Registry
@@ -42,9 +40,6 @@ from gatepost.tools.offers.offer import Tool
 MAX_REASON = 1_000
 SURROGATE = re.compile("[\ud800-\udfff]")
 """The replacement for bytes of a terminal that are not UTF-8."""
-POLL_S = 1.0
-"""How often a waiting call polls, because notifications may be lost."""
-RETRY_AFTER_S = 5.0
 UNKNOWN = "There is no such request (any more)."
 
 
@@ -75,6 +70,7 @@ class ApprovalService(RequestLists):
         self.clock, self._redaction = clock, redaction
         self.waiting_calls = 0
         """Number of calls of this process that wait for a decision."""
+        self.decision_poll = DecisionPoll(records)
         self.granting = GrantService(records, notifier, clock, is_revoked=is_revoked)
         self.apply(ApprovalsSettings(), {})
 
@@ -244,50 +240,3 @@ class ApprovalService(RequestLists):
 def _check_tenant(tenant: str, by: Approver) -> None:
     if not isinstance(by, Operator) and by.tenant_id != tenant:
         raise Undecidable(UNKNOWN)
-
-
-class WaitingCall:
-    """A call that waits for approval. *is_gone* returns whether its caller may wait no longer."""
-
-    retry_after_s = RETRY_AFTER_S
-
-    def __init__(
-        self,
-        requests: RequestStore,
-        shared_store: SharedStore,
-        request: ApprovalRequest,
-        url: str,
-        is_gone: Callable[[], bool],
-    ) -> None:
-        self._requests, self._shared_store, self._is_gone = requests, shared_store, is_gone
-        self._tenant, self._id = request.tenant, request.id
-        self._until = request.until
-        self.url = url
-        self.message = pending(request)
-        self.message_with_url = f"{self.message} {url}" if url else self.message
-
-    async def over(self) -> None:
-        """Return once the request is decided or the caller is gone; an `AwaitedDecision`."""
-        follow = partial(self._shared_store.for_tenant(self._tenant).follow, TOPIC)
-        async with WakeUps(follow, message=self._id.encode()) as wake_ups:
-            while not self._is_gone() and await self._is_open():
-                await wake_ups.wait(POLL_S)
-
-    async def _is_open(self) -> bool:
-        try:
-            approval = await self._requests.get(self._tenant, self._id)
-        except StoreUnavailable:
-            if self._until <= self._requests.clock():
-                raise
-            return True  # a short outage must not end a call that waits for minutes
-        return approval is not None and approval.request.state == "waiting"
-
-
-def pending(request: ApprovalRequest) -> str:
-    """Return the message for the agent about a waiting request."""
-    until = time.strftime("%H:%M:%S UTC", time.gmtime(request.until))
-    people = "a person's approval" if request.needed == 1 else "the approval of two people"
-    return (
-        f"This call of `{request.tool}` waits for {people} until {until}. It was not run yet. "
-        "Wait for the decision; if you make the same call again, it joins the same request."
-    )

@@ -15,8 +15,9 @@ from gatepost.policy.approvals.approval_request import (
     reason_sentence,
 )
 from gatepost.policy.approvals.policies import ApprovalPolicy, caller_variables, variables_of
-from gatepost.policy.approvals.service import ApprovalService, WaitingCall
+from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stored_request import StoredApproval, use_of
+from gatepost.policy.approvals.waiting_call import WaitingCall
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
 from gatepost.policy.idempotency.idempotency_record import (
     RETRIED_KINDS,
@@ -156,7 +157,14 @@ class ApprovalStage(Stage):
         self._service.waiting_calls += 1
         try:
             await call.client.wait_for_decision(
-                WaitingCall(requests, self._shared_store, request, page, is_gone)
+                WaitingCall(
+                    requests,
+                    self._shared_store,
+                    self._service.decision_poll,
+                    request,
+                    page,
+                    is_gone,
+                )
             )
         finally:
             self._service.waiting_calls -= 1

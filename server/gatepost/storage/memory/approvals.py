@@ -139,6 +139,11 @@ class MemoryApprovals:
             if record.state in OPEN_STATES and record.until <= now
         ]
 
+    def is_waiting(self, approval_id: str) -> bool:
+        """Return whether there is such a request, and it waits."""
+        record = self.records.get(approval_id)
+        return record is not None and record.state == "waiting"
+
     def _waiting(self) -> Iterator[ApprovalRecord]:
         return (record for record in self.records.values() if record.state == "waiting")
 

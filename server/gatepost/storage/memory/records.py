@@ -1,6 +1,6 @@
 """Records in this process's memory: for a laptop and for tests."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 
 import msgspec
 
@@ -60,6 +60,14 @@ class MemoryRecords:
             for approval_id in records.approvals.overdue(now)
         ]
         return overdue[:limit]
+
+    async def waiting_approvals(self, keys: Set[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return those of these requests that wait; a key is a tenant and an id."""
+        return {
+            (tenant, approval_id)
+            for tenant, approval_id in keys
+            if tenant in self._tenants and self._tenants[tenant].approvals.is_waiting(approval_id)
+        }
 
     async def lease_messages(
         self, now: float, until: float, holder: str, limit: int

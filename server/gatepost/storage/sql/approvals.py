@@ -1,6 +1,6 @@
 """Approval requests and grants, in SQL."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cache, partial
 from typing import Any
 
@@ -90,6 +90,11 @@ _OVERDUE = (
     .limit(bindparam("max_rows", type_=Integer))
 )
 
+
+# By tenant: SQLite reads the whole table for pairs of tenants and ids.
+_STATES = select(APPROVAL_REQUESTS.c.id, APPROVAL_REQUESTS.c.state).where(
+    _OF, APPROVAL_REQUESTS.c.id.in_(bindparam("where_ids", expanding=True))
+)
 
 _GRANT_FIELDS = [GRANTS.c[name] for name in GrantRecord.__struct_fields__]
 _GRANTS_OF = GRANTS.c.tenant == bindparam("where_tenant")
@@ -250,6 +255,25 @@ async def overdue(database: Database, now: float, limit: int) -> list[tuple[str,
     """
     rows = await database.rows(_OVERDUE, {"now": now, "max_rows": limit})
     return [(row.tenant, row.id) for row in rows]
+
+
+async def waiting_of(database: Database, keys: Set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return those of these requests of any tenant (tenant and id) that wait."""
+    return await database.run_sync(partial(_waiting_of, keys))
+
+
+def _waiting_of(keys: Set[tuple[str, str]], connection: Connection) -> set[tuple[str, str]]:
+    ids: dict[str, list[str]] = {}
+    for tenant, approval_id in keys:
+        ids.setdefault(tenant, []).append(approval_id)
+    waiting: set[tuple[str, str]] = set()
+    for tenant, of_tenant in ids.items():
+        # Repeated, so that there are few different statements to prepare.
+        of_tenant += of_tenant[-1:] * ((1 << (len(of_tenant) - 1).bit_length()) - len(of_tenant))
+        values = {"where_tenant": tenant, "where_ids": of_tenant}
+        rows = connection.execute(_STATES, values)
+        waiting |= {(tenant, row.id) for row in rows if row.state == "waiting"}
+    return waiting
 
 
 class SqlGrants:

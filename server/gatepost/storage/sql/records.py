@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 from sqlalchemy import (
@@ -25,7 +25,7 @@ from gatepost.storage.entries import Entry, EntryValue
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.sql import database_schema, sqlite
-from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue
+from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue, waiting_of
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.entries import (
@@ -120,6 +120,10 @@ class SqlRecords:
     async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of requests that were not decided, or not used, in time."""
         return await overdue(self.database, now, limit)
+
+    async def waiting_approvals(self, keys: Set[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return those of these requests that wait; a key is a tenant and an id."""
+        return await waiting_of(self.database, keys)
 
     async def lease_messages(
         self, now: float, until: float, holder: str, limit: int
