@@ -21,8 +21,7 @@ from gatepost.dashboard.page import (
 from gatepost.documents.exact_json import decoded
 from gatepost.policy.approvals.approval_request import ApprovalRequest, Undecidable
 from gatepost.policy.approvals.request_lists import PAGE
-from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.stored_request import DECIDED
+from gatepost.policy.approvals.service import DECIDED, ApprovalService
 from gatepost.tools.offers.offer import Tool
 
 Tools = Callable[[], Mapping[str, Tool]]

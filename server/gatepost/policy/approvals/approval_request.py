@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from gatepost.storage.approvals import State
-from gatepost.tools.offers.offer import Tool, ToolFailure
+from gatepost.tools.offers.offer import Call, Tool, ToolFailure
 from gatepost_authz.caller import SubjectKind, TenantContext
 from gatepost_authz.config import TENANT, Resource, SiblingPaths
 from gatepost_authz.strict_json import StrictJsonError, members
@@ -125,6 +125,17 @@ def definition_of(tool: Tool) -> str:
     It is empty for a tool of this server.
     """
     return "" if tool.origin is None else f"{tool.origin.digest}@{tool.origin.location}"
+
+
+def binding_of(call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
+    """Return a digest of caller, client, actor, tool with its definition, arguments and policy."""
+    caller = call.caller
+    # As JSON, so that no choice of ids makes two different calls the same.
+    identity = (*caller.principal_key, caller.client_id, caller.actor)
+    definition = definition_of(tool)
+    # Without one, the digest is the one of earlier releases.
+    named = (*identity, tool.name, digest.hex(), policy, *([definition] if definition else []))
+    return hashlib.sha256(msgspec.json.encode(named)).digest()
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from gatepost.policy.approvals.approval_request import (
     definition_of,
     party_of,
 )
-from gatepost.policy.approvals.call_approvals import CallApprovals
 from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.notifications import ApprovalNotifier
 from gatepost.policy.approvals.policies import (
@@ -26,7 +25,7 @@ from gatepost.policy.approvals.policies import (
     none_revoked,
 )
 from gatepost.policy.approvals.stored_request import StoredApproval
-from gatepost.storage.approvals import GrantRecord, GrantStore
+from gatepost.storage.approvals import ApprovalMatches, GrantRecord, GrantStore
 from gatepost.storage.records import Records
 from gatepost.tools.offers.offer import Call, Tool
 
@@ -52,6 +51,18 @@ class GrantFields(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.msgpack.Decoder(GrantFields).decode
+
+
+class CallApprovals(msgspec.Struct, frozen=True, kw_only=True):
+    """The approvals that were stored for a call when it was made."""
+
+    digest: bytes
+    """The digest of the call's arguments."""
+    binding: bytes
+    """The binding of its request (`binding_of`)."""
+    policy: str
+    """The version of the tool's policy."""
+    matches: ApprovalMatches
 
 
 class GrantService:

@@ -9,14 +9,9 @@ from gatepost.policy.approvals.approval_request import (
     ApprovalRequest,
     Approver,
     Use,
-)
-from gatepost.policy.approvals.call_approvals import (
-    CallApprovals,
     binding_of,
-    check_waiting,
-    query_of,
-    request_of,
 )
+from gatepost.policy.approvals.grants import CallApprovals
 from gatepost.policy.approvals.notifications import ApprovalNotifier, ChangeKind
 from gatepost.policy.approvals.policies import (
     ApprovalNeed,
@@ -34,13 +29,21 @@ from gatepost.policy.approvals.stored_request import (
     StoredRequest,
     approval_of,
     key_of_use,
+    request_of,
 )
 from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.approvals import ApprovalStore
+from gatepost.storage.approvals import ApprovalQuery, ApprovalStore
 from gatepost.storage.records import Records
 from gatepost.tools.calls.redaction import Redaction
-from gatepost.tools.offers.offer import Call, Tool
+from gatepost.tools.offers.offer import Call, Tool, ToolFailure
+
+BUSY_S = 30
+"""When a caller for which too many calls wait may call again, in seconds."""
+OF_CALLER = (
+    "{count} of your calls already wait for approval. Wait until they are decided, then call again."
+)
+OF_TENANT = "Too many calls wait for approval at the moment. Call again later."
 
 
 class RequestStore:
@@ -73,8 +76,16 @@ class RequestStore:
         """Return what is stored for a call."""
         digest = self.arguments.digest(tool, call.arguments)
         binding = binding_of(call, tool, digest, policy.version)
-        query = query_of(call, tool, binding, self.clock())
-        matches = await self._approvals_of(call.caller.tenant_id).match(query)
+        caller = call.caller
+        query = ApprovalQuery(
+            binding=binding,
+            tool=tool.name,
+            issuer=caller.issuer,
+            subject=caller.subject,
+            subject_kind=caller.subject_kind,
+            now=self.clock(),
+        )
+        matches = await self._approvals_of(caller.tenant_id).match(query)
         return CallApprovals(digest=digest, binding=binding, policy=policy.version, matches=matches)
 
     async def find_or_create(
@@ -127,7 +138,11 @@ class RequestStore:
             owner = caller.issuer, caller.subject, caller.subject_kind
             waiting = await self._approvals_of(caller.tenant_id).count(*owner)
         # Calls that come together may exceed the limits a little.
-        check_waiting(waiting, self._settings)
+        if waiting.of_caller >= self._settings.max_waiting_per_caller:
+            message = OF_CALLER.format(count=waiting.of_caller)
+            raise ToolFailure("rate_limit", message, retry_after=BUSY_S)
+        if waiting.of_tenant >= self._settings.max_waiting_per_tenant:
+            raise ToolFailure("rate_limit", OF_TENANT, retry_after=BUSY_S)
         request = request_of(call, tool, need, call_approvals.policy, self._redaction, now)
         details = StoredRequest(
             request, call_approvals.digest, need.timeout_s, caller_variables(caller)

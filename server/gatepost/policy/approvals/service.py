@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.approval_request import (
@@ -24,10 +25,17 @@ from gatepost.policy.approvals.policies import (
     none_revoked,
     objection,
     outdated,
+    variables_of,
 )
 from gatepost.policy.approvals.request_lists import RequestLists, ScriptRequests
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.stored_request import StoredApproval, edited_changes
+from gatepost.policy.approvals.stored_request import (
+    ArgumentSealer,
+    SealedArguments,
+    StoredApproval,
+    merged,
+    shown_arguments,
+)
 from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.policy.approvals.waiting_call import DecisionPoll
 from gatepost.secrets.keyring import KeyRing
@@ -35,12 +43,13 @@ from gatepost.storage.records import Records
 from gatepost.telemetry.logs import INVISIBLE
 from gatepost.tools.calls.redaction import Redaction
 from gatepost.tools.calls.registry import Registry
-from gatepost.tools.offers.offer import Tool
+from gatepost.tools.offers.offer import Tool, ToolFailure
 
 MAX_REASON = 1_000
 SURROGATE = re.compile("[\ud800-\udfff]")
 """The replacement for bytes of a terminal that are not UTF-8."""
 UNKNOWN = "There is no such request (any more)."
+DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 
 
 class ApprovalService(RequestLists):
@@ -240,3 +249,39 @@ class ApprovalService(RequestLists):
 def _check_tenant(tenant: str, by: Approver) -> None:
     if not isinstance(by, Operator) and by.tenant_id != tenant:
         raise Undecidable(UNKNOWN)
+
+
+def edited_changes(
+    approval: StoredApproval,
+    edited: bytes,
+    sealer: ArgumentSealer,
+    policies: ToolPolicies,
+    redaction: Redaction,
+) -> dict[str, Any]:
+    """Return the changes of a request for arguments that an approver edited; raises Undecidable."""
+    request = approval.request
+    if request.approvals_given:
+        raise Undecidable(DECIDED)
+    tool, sealed = policies.tool_of(request), sealer.open(approval.record)
+    if sealed is None or tool is None:
+        raise Undecidable("The arguments cannot be opened here, so they cannot be edited.")
+    arguments = merged(edited, request.arguments, sealed.arguments)
+    if sealer.digest(tool, arguments) == approval.details.digest:
+        if request.edited is None:
+            return {}
+        # The approval of the person who edited them is gone; the edit must not outlast it.
+        original = sealer.seal(request.id, SealedArguments(sealed.arguments))
+        return {"sealed": original, "edited": None}
+    try:
+        checked = tool.check(arguments)
+        redacted = shown_arguments(redaction, request.tenant, tool, arguments)
+    except ToolFailure as refused:
+        message = redaction.clean(request.tenant, refused.failure.message)
+        raise Undecidable(f"The tool does not take these arguments: {message}") from None
+    variables = variables_of(approval.details.caller, tool, arguments, checked)
+    policy = policies.policy_for(tool)
+    need = None if policy is None else policy.need(variables)
+    if need is not None and not need.is_met_by(request.caller, request.needed, request.by):
+        raise Undecidable("These arguments need other approvers. Reject, and call again.")
+    both = sealer.seal(request.id, SealedArguments(sealed.arguments, arguments))
+    return {"sealed": both, "edited": redacted}

@@ -117,7 +117,10 @@ class ApprovalStage(Stage):
             return await proceed(call, tool, arguments)
         self._check(call)
         call_approvals = await self._requests.approvals_of(call, tool, policy)
-        granted = await self._service.granting.use(call, tool, subject, need, call_approvals)
+        granted = None
+        if call_approvals.matches.grants:
+            granting = self._service.granting
+            granted = await granting.use(call, tool, subject, need, call_approvals)
         if granted is not None:
             remark("grant", granted)
             return await proceed(call, tool, arguments)

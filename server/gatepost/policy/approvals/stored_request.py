@@ -1,4 +1,4 @@
-"""Approval requests as they are stored; their arguments are encrypted, shown and edited here."""
+"""Approval requests as they are stored; their arguments are encrypted, shown and merged here."""
 
 import hashlib
 import secrets
@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from gatepost.documents.exact_json import decoded, encoded
 from gatepost.policy.approvals.approval_request import (
     ApprovalRequest,
+    ToolFacts,
     Undecidable,
     check_readable,
+    party_of,
 )
-from gatepost.policy.approvals.policies import variables_of
-from gatepost.policy.approvals.tool_policies import ToolPolicies
+from gatepost.policy.approvals.policies import ApprovalNeed
 from gatepost.policy.idempotency.idempotency_record import DAY_S, RecordTemplate, digest_of
 from gatepost.redaction import json_document
 from gatepost.redaction.hidden_text import hides_arguments, hides_words
@@ -22,10 +23,8 @@ from gatepost.redaction.redactor import are_clear, is_prompt
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord
 from gatepost.tools.calls.redaction import Redaction
-from gatepost.tools.offers.offer import Tool, ToolFailure
+from gatepost.tools.offers.offer import Call, Tool, ToolFailure
 from gatepost.tools.schemas.secret import literals
-
-DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 
 PURPOSE, KEYED = "approval arguments", "approval digest"
 
@@ -198,40 +197,33 @@ def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: by
     return redacted
 
 
-def edited_changes(
-    approval: StoredApproval,
-    edited: bytes,
-    sealer: ArgumentSealer,
-    policies: ToolPolicies,
-    redaction: Redaction,
-) -> dict[str, Any]:
-    """Return the changes of a request for arguments that an approver edited; raises Undecidable."""
-    request = approval.request
-    if request.approvals_given:
-        raise Undecidable(DECIDED)
-    tool, sealed = policies.tool_of(request), sealer.open(approval.record)
-    if sealed is None or tool is None:
-        raise Undecidable("The arguments cannot be opened here, so they cannot be edited.")
-    arguments = merged(edited, request.arguments, sealed.arguments)
-    if sealer.digest(tool, arguments) == approval.details.digest:
-        if request.edited is None:
-            return {}
-        # The approval of the person who edited them is gone; the edit must not outlast it.
-        original = sealer.seal(request.id, SealedArguments(sealed.arguments))
-        return {"sealed": original, "edited": None}
-    try:
-        checked = tool.check(arguments)
-        redacted = shown_arguments(redaction, request.tenant, tool, arguments)
-    except ToolFailure as refused:
-        message = redaction.clean(request.tenant, refused.failure.message)
-        raise Undecidable(f"The tool does not take these arguments: {message}") from None
-    variables = variables_of(approval.details.caller, tool, arguments, checked)
-    policy = policies.policy_for(tool)
-    need = None if policy is None else policy.need(variables)
-    if need is not None and not need.is_met_by(request.caller, request.needed, request.by):
-        raise Undecidable("These arguments need other approvers. Reject, and call again.")
-    both = sealer.seal(request.id, SealedArguments(sealed.arguments, arguments))
-    return {"sealed": both, "edited": redacted}
+def request_of(
+    call: Call, tool: Tool, need: ApprovalNeed, policy: str, redaction: Redaction, now: float
+) -> ApprovalRequest:
+    """Return a new request; ToolFailure if a person could not judge the call."""
+    caller = call.caller
+    party = party_of(caller)
+    client_name = redaction.clean(caller.tenant_id, call.client.client_name)
+    return ApprovalRequest(
+        id=secrets.token_hex(12),
+        tenant=caller.tenant_id,
+        state="waiting",
+        tool=tool.name,
+        title=tool.title or "",
+        caller=replace(party, client_name=client_name),
+        arguments=shown_arguments(redaction, caller.tenant_id, tool, call.arguments),
+        created_at=now,
+        until=now + need.timeout_s,
+        reason=need.reason,
+        needed=need.approvals,
+        by=need.approvers_for(party),
+        policy=policy,
+        facts=None if tool.origin is None else ToolFacts.from_tool(tool),
+        request_id=call.request_id,
+        correlation=call.correlation,
+        read_only=tool.effects.read_only,
+        destructive=tool.effects.destructive,
+    )
 
 
 def merged(edited: bytes, redacted: bytes, original: bytes) -> bytes:

@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import Context
 from functools import partial
 
 import msgspec
 
-from gatepost.background import started
+from gatepost.background import TaskSet
 from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.notifications import TOPIC
 from gatepost.policy.approvals.request_store import RequestStore
@@ -46,7 +47,8 @@ class DecisionPoll:
     def __init__(self, records: Records) -> None:
         self._records = records
         self._polled: set[PolledRequest] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet()
+        self._is_scheduled = False
 
     @contextmanager
     def including(
@@ -55,22 +57,31 @@ class DecisionPoll:
         """Call *wake* during a block, soon after the request no longer waits or *is_due*."""
         polled = PolledRequest(key, is_due, wake)
         self._polled.add(polled)
-        if self._task is None:
-            self._task = started("approval poll", self._poll_always)
+        if not self._is_scheduled:
+            self._schedule()
         try:
             yield
         finally:
             self._polled.discard(polled)
-            if not self._polled and self._task is not None:
-                self._task.cancel()
-                self._task = None
 
-    async def _poll_always(self) -> None:
-        while True:
-            await asyncio.sleep(POLL_S)
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        # The context of the call that is the first to wait would keep its arguments in memory.
+        asyncio.get_running_loop().call_later(POLL_S, self._begin, context=Context())
+
+    def _begin(self) -> None:
+        if self._polled:
+            self._tasks.start(self._poll_and_schedule())
+        else:
+            self._is_scheduled = False
+
+    async def _poll_and_schedule(self) -> None:
+        try:
             # During an outage, only calls whose time is over look at their requests.
             with suppress(StoreUnavailable):
                 await self._poll()
+        finally:
+            self._schedule()
 
     async def _poll(self) -> None:
         polled = []
