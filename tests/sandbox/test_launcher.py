@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.sandbox import fork_server_client, launcher
+from gatepost.sandbox import fork_server_client, launch, launcher
 from gatepost.sandbox.child import Confined, ProcessResult, run
 from tests.sandbox.test_child import group_of, run_program, shell
 from tests.support.measuring import eventually, is_alive
@@ -159,3 +160,21 @@ def test_a_launcher_ends_with_its_loop(tmp_path: Path) -> None:
     eventually(lambda: not is_alive(first), within=20)
     asyncio.run(launcher_pid(tmp_path))
     assert first not in [process.pid for process in launcher._processes]
+
+
+async def test_a_launcher_without_descriptors_goes_on(tmp_path: Path) -> None:
+    """Programs that cannot be started then do not end those that run."""
+    first = await launcher_pid(tmp_path)
+    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60")))
+    await asyncio.to_thread(eventually, lambda: group_of(tmp_path), within=20)
+    limit = resource.prlimit(first, resource.RLIMIT_NOFILE)
+    for free in range(1, 6):
+        descriptors = len(os.listdir(f"/proc/{first}/fd"))
+        resource.prlimit(first, resource.RLIMIT_NOFILE, (descriptors + free, limit[1]))
+        assert (await run_program(shell(tmp_path, "true"))).code == launch.NOT_STARTED
+    resource.prlimit(first, resource.RLIMIT_NOFILE, limit)
+
+    assert await launcher_pid(tmp_path) == first
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait([running])

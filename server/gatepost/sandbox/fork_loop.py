@@ -92,10 +92,10 @@ class ForkLoop:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             if not (pid := os.fork()):
                 self._become(request, descriptors)
+            end = _end_of(pid)
         except OSError:
             self._tell_end(request["start"], NOT_STARTED)
         else:
-            end = os.pidfd_open(pid)
             self._pids[request["start"]], self._ids[end] = pid, request["start"]
             self._poll.register(end, select.POLLIN)
         for descriptor in descriptors:
@@ -138,6 +138,16 @@ class ForkLoop:
 
     def _tell_end(self, request_id: int, code: int) -> None:
         self._channel.send(json.dumps({"ended": request_id, "code": code}).encode())
+
+
+def _end_of(pid: int) -> int:
+    """Return a descriptor that shows the end of a process; kill it if there is none left."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        _kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def _kill(pid: int, number: int) -> None:
