@@ -38,6 +38,10 @@ ANSWERS = (
 """Files without secrets that the system's libraries read."""
 
 
+_endings: set[asyncio.Task[None]] = set()
+"""What kills programs whose start was cancelled; a loop keeps its tasks weakly."""
+
+
 class Confined(msgspec.Struct, frozen=True, kw_only=True):
     """A program and all that it may use; the kernel refuses the rest, if it supports that."""
 
@@ -236,6 +240,27 @@ class OwnChild:
 
 async def spawned(program: Confined, *, has_input: bool) -> asyncio.subprocess.Process:
     """Start a program in its own process group; with *has_input*, its standard input is a pipe."""
+    starting = asyncio.create_task(_spawned(program, has_input=has_input))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # asyncio would kill the first process alone, and wait for the others.
+        ending = asyncio.create_task(_kill_group(starting))
+        _endings.add(ending)
+        ending.add_done_callback(_endings.discard)
+        raise
+
+
+async def _kill_group(starting: asyncio.Task[asyncio.subprocess.Process]) -> None:
+    with contextlib.suppress(OSError):  # it has not been started
+        process = await starting
+        signalled(process, signal.SIGKILL)
+        # The pipes are closed at their end.
+        outputs = (process.stdout, process.stderr)
+        await asyncio.gather(*(CapturedOutput(0).drain(output) for output in outputs))
+
+
+async def _spawned(program: Confined, *, has_input: bool) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", LAUNCHER),
         *(f"handles={descriptor}:{known_as}" for descriptor, known_as in program.handles),
