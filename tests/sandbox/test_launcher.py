@@ -7,10 +7,12 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from gatepost.sandbox import fork_server_client, launch, launcher
 from gatepost.sandbox.child import Confined, ProcessResult, run
@@ -160,6 +162,25 @@ def test_a_launcher_ends_with_its_loop(tmp_path: Path) -> None:
     eventually(lambda: not is_alive(first), within=20)
     asyncio.run(launcher_pid(tmp_path))
     assert first not in [process.pid for process in launcher._processes]
+
+
+@pytest.mark.parametrize("run_loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_call_may_be_cancelled_at_each_moment_of_its_start(
+    tmp_path: Path, run_loop: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    """It ends as a cancelled call, and closes no descriptor twice, which may be another's."""
+
+    async def cancel() -> None:
+        for moment in range(12):
+            task = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60")))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    run_loop(cancel())
+    eventually(lambda: not group_of(tmp_path), within=20)
 
 
 async def test_a_launcher_without_descriptors_goes_on(tmp_path: Path) -> None:

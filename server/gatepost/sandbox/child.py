@@ -14,6 +14,7 @@ from gatepost.sandbox import launch
 from gatepost.sandbox.fork_server_client import (
     ForkServerClient,
     NotForked,
+    ProcessOutput,
     StartedProcess,
     can_fork,
 )
@@ -91,7 +92,7 @@ class CapturedOutput:
         self._max_bytes = max_bytes
         self._on_part = on_part
 
-    async def drain(self, stream: asyncio.StreamReader | None) -> None:
+    async def drain(self, stream: asyncio.StreamReader | ProcessOutput | None) -> None:
         """Read to the end, so that the program never blocks on a full pipe."""
         while stream is not None and (part := await stream.read(CHUNK)):
             if self._on_part is not None:
@@ -127,12 +128,12 @@ async def run(
 
 async def _started(program: Confined, input_data: bytes) -> "StartedProcess | OwnChild":
     with contextlib.suppress(NotForked):
-        return await launched(program, input_data)
+        return launched(program, input_data)
     process = await spawned(program, has_input=bool(input_data))
     return OwnChild(process, input_data)
 
 
-async def launched(program: Confined, input_data: bytes) -> StartedProcess:
+def launched(program: Confined, input_data: bytes) -> StartedProcess:
     """Have the launcher start a program; raises NotForked."""
     if not can_fork():
         raise NotForked
@@ -142,7 +143,7 @@ async def launched(program: Confined, input_data: bytes) -> StartedProcess:
         "handles": [known_as for _, known_as in program.handles],
     }
     handles = [descriptor for descriptor, _ in program.handles]
-    return await launcher().start(request, input_data=input_data, handles=handles)
+    return launcher().start(request, input_data=input_data, handles=handles)
 
 
 async def collected(
@@ -195,8 +196,8 @@ class ForkingProgram:
         """
         server = self._server
         if server is None or server.is_ending:
-            server = await self._started_server()
-        process = await server.start(request, input_data=input_data)
+            server = self._started_server()
+        process = server.start(request, input_data=input_data)
         result = await collected(process, timeout_s, max_bytes)
         if result.code < 0:
             # All processes have their memory at the same addresses, which an attack could find out
@@ -204,16 +205,16 @@ class ForkingProgram:
             server.retire()
         return result
 
-    async def _started_server(self) -> ForkServerClient:
+    def _started_server(self) -> ForkServerClient:
         server, program_end = ForkServerClient.pair()
-        self._server = server
         with contextlib.ExitStack() as undoing, program_end:
             undoing.callback(server.close)
             handles = (*self._program.handles, (program_end.fileno(), self._channel))
             program = msgspec.structs.replace(self._program, handles=handles)
-            process = await launched(program, self._input_data)
+            process = launched(program, self._input_data)
             undoing.pop_all()
         process.close()  # its end is that of the socket
+        self._server = server
         return server
 
 

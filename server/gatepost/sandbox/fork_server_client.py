@@ -55,8 +55,8 @@ class StartedProcess:
         outputs: Sequence["ProcessOutput"],
         end: asyncio.Future[int],
     ) -> None:
-        self._server, self._id, self._outputs, self._end = server, request_id, outputs, end
-        self.stdout, self.stderr = (output.reader for output in outputs)
+        self._server, self._id, self._end = server, request_id, end
+        self.stdout, self.stderr = outputs
 
     async def wait(self) -> int:
         """Return the exit status; if negative, the signal that ended the process."""
@@ -69,32 +69,53 @@ class StartedProcess:
 
     def close(self) -> None:
         """Close its outputs, which a process that has left its group may hold open."""
-        for output in self._outputs:
-            output.transport.close()
+        self.stdout.close()
+        self.stderr.close()
 
 
 class ProcessOutput:
-    """One output of a process: what it writes to `write_end` is read from `reader`."""
+    """
+    The reading end of a pipe.
 
-    def __init__(
-        self, write_end: int, reader: asyncio.StreamReader, transport: asyncio.ReadTransport
-    ) -> None:
-        self.write_end, self.reader, self.transport = write_end, reader, transport
+    The transports of asyncio and uvloop disagree on which of them closes a pipe if the task is
+    cancelled while it is connected. This has no such moment.
+    """
 
-    @classmethod
-    async def create(cls) -> "ProcessOutput":
-        """Create a pipe."""
-        read_end, write_end = os.pipe()
-        pipe = os.fdopen(read_end, "rb", buffering=0)
-        reader = asyncio.StreamReader()
-        with contextlib.ExitStack() as undoing:
-            undoing.callback(pipe.close)
-            undoing.callback(os.close, write_end)
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(reader), pipe
-            )
-            undoing.pop_all()
-        return cls(write_end, reader, transport)
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._pipe = os.fdopen(descriptor, "rb", buffering=0)
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def read(self, max_bytes: int) -> bytes:
+        """Return a part, at most *max_bytes*; nothing at the end, or once it is closed."""
+        while not self._pipe.closed:
+            # Wait even if there is data, because a program that writes very much would otherwise
+            # keep the loop from all other work.
+            await self._wait()
+            with contextlib.suppress(BlockingIOError, ValueError):  # no data after all, or closed
+                return os.read(self._pipe.fileno(), max_bytes)
+        return b""
+
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        loop.add_reader(self._pipe.fileno(), self._wake)
+        try:
+            await waiter
+        finally:
+            self._wake()
+
+    def close(self) -> None:
+        """Close it."""
+        self._wake()
+        self._pipe.close()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.get_loop().is_closed():
+            waiter.get_loop().remove_reader(self._pipe.fileno())
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class ForkServerClient:
@@ -130,7 +151,7 @@ class ForkServerClient:
     def _is_closed(self) -> bool:
         return self._channel.fileno() < 0
 
-    async def start(
+    def start(
         self, request: Mapping[str, Any], *, input_data: bytes = b"", handles: Sequence[int] = ()
     ) -> StartedProcess:
         """
@@ -145,13 +166,14 @@ class ForkServerClient:
         with contextlib.ExitStack() as sent, contextlib.ExitStack() as undoing:
             standard_input = _sealed(input_data) if input_data else os.open(os.devnull, os.O_RDONLY)
             sent.callback(os.close, standard_input)
-            outputs: list[ProcessOutput] = []
+            descriptors, outputs = [standard_input], []
             for _ in range(2):
-                output = await ProcessOutput.create()
-                sent.callback(os.close, output.write_end)
-                undoing.callback(output.transport.close)
-                outputs.append(output)
-            descriptors = [standard_input, *(output.write_end for output in outputs), *handles]
+                read_end, write_end = os.pipe()
+                sent.callback(os.close, write_end)
+                outputs.append(ProcessOutput(read_end))
+                undoing.callback(outputs[-1].close)
+                descriptors.append(write_end)
+            descriptors.extend(handles)
             self._send(
                 {"start": request_id, "descriptors": len(descriptors), **request}, descriptors
             )
