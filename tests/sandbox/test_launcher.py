@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from gatepost.sandbox import fork_server_client, launch, launcher
+from gatepost.sandbox import child, fork_server_client, launch, launcher
 from gatepost.sandbox.child import Confined, ProcessResult, run
 from tests.sandbox.test_child import group_of, run_program, shell
 from tests.support.measuring import eventually, is_alive
@@ -181,6 +181,20 @@ def test_a_call_may_be_cancelled_at_each_moment_of_its_start(
 
     run_loop(cancel())
     eventually(lambda: not group_of(tmp_path), within=20)
+
+
+async def test_a_program_that_is_cancelled_at_once_is_asked_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal may come before the process has left what the launcher does with signals."""
+    monkeypatch.setattr(child, "GRACE_S", 60.0)
+    async with asyncio.timeout(20):
+        for moment in range(40):
+            task = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60"), 120))
+            for _ in range(moment % 12):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
 
 
 async def test_a_launcher_without_descriptors_goes_on(tmp_path: Path) -> None:

@@ -39,9 +39,10 @@ FIRST_FREE = 64
 """Descriptors are moved from here on, so that none stands where another one is to be."""
 NOT_STARTED = 126
 """The exit code if a process could not be started, as in a shell."""
-IGNORED = (signal.SIGINT, signal.SIGTERM)
+BLOCKED = (signal.SIGINT, signal.SIGTERM)
 """
 Signals that a service manager may send to all processes: the server decides what ends, and when.
+They are not ignored: a process that is signalled just after the fork would ignore that too.
 """
 
 
@@ -105,8 +106,9 @@ class ForkLoop:
         """Do the work in the new process, with the descriptors of the request alone, and end."""
         code = 1
         try:
-            for number in IGNORED:
+            for number in BLOCKED:
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
             self._channel.close()
             for end in self._ids:
                 os.close(end)
@@ -164,8 +166,7 @@ def _kill(pid: int, number: int) -> None:
 
 def serve(descriptor: int, work: Work) -> None:
     """Serve the requests on a socket until the server closes it."""
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     # Objects that were made before are not walked, because that would copy their memory.
     gc.freeze()
     with socket.socket(fileno=descriptor) as channel:
