@@ -1,6 +1,7 @@
 """A worker answers each request in a process of its own, which is forked from one that is ready."""
 
 import asyncio
+import gc
 import os
 import signal
 from pathlib import Path
@@ -223,3 +224,12 @@ async def test_a_worker_that_cannot_be_imported_fails(tmp_path: Path) -> None:
 
     path.write_text(WORKER, encoding="utf-8")
     assert await ask(path, {"call": "nothing"}, timeout_s=20) is None
+
+
+@forks_only
+def test_the_process_that_is_ready_ends_with_its_loop(worker: Path) -> None:
+    """A loop of a test, or of a command, leaves no process behind."""
+    _, parent, _ = asyncio.run(ask(worker, {"call": "processes"}, timeout_s=20))
+    gc.collect()
+
+    eventually(lambda: not is_alive(parent), within=20)

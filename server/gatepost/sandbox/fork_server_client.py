@@ -7,10 +7,11 @@ import os
 import signal
 import socket
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -131,7 +132,9 @@ class ForkServerClient:
         asyncio.get_running_loop().add_reader(channel.fileno(), self._receive)
         self._channel = channel
         self._ids = count()
-        self._ends: dict[int, asyncio.Future[int]] = {}
+        self._running: set[int] = set()
+        self._ends: WeakValueDictionary[int, asyncio.Future[int]] = WeakValueDictionary()
+        """Weak, because a future keeps its loop, and a process may run as long as this does."""
         self._last_use = 0.0
         self._is_timed = self._is_retired = False
         weakref.finalize(self, channel.close)
@@ -178,7 +181,10 @@ class ForkServerClient:
                 {"start": request_id, "descriptors": len(descriptors), **request}, descriptors
             )
             undoing.pop_all()
+        self._running.add(request_id)
         end = self._ends[request_id] = loop.create_future()
+        if not self._is_timed:
+            self._end_when_idle()
         return StartedProcess(self, request_id, outputs, end)
 
     def _send(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
@@ -204,7 +210,7 @@ class ForkServerClient:
     def retire(self) -> None:
         """End the fork server when its processes have ended."""
         self._is_retired = True
-        if not self._ends:
+        if not self._running:
             self.close()
 
     def close(self) -> None:
@@ -212,12 +218,13 @@ class ForkServerClient:
         if self._is_closed:
             return
         with contextlib.suppress(RuntimeError):  # the loop is over
-            asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._channel.fileno())
         self._channel.close()
-        for end in self._ends.values():
-            if not end.done():
+        for end in list(self._ends.values()):
+            if not end.done() and not end.get_loop().is_closed():
                 end.set_result(-signal.SIGKILL)
-        self._ends.clear()
+        self._running.clear()
 
     def _receive(self) -> None:
         """Note which processes have ended."""
@@ -232,22 +239,27 @@ class ForkServerClient:
                 self.close()
                 return
             message = _process_end(data)
-            end = self._ends.pop(message.ended, None)
+            self._running.discard(message.ended)
+            end = self._ends.get(message.ended)
             if end is not None and not end.done():
                 end.set_result(message.code)
-        if self._is_retired and not self._ends:
+        if self._is_retired and not self._running:
             self.close()
-        elif not self._is_timed:
-            self._end_when_idle()
 
     def _end_when_idle(self) -> None:
         loop = asyncio.get_running_loop()
-        remaining_s = IDLE_S if self._ends else self._last_use + IDLE_S - loop.time()
+        remaining_s = IDLE_S if self._running else self._last_use + IDLE_S - loop.time()
         if remaining_s <= 0:
             self.close()
-            return
-        self._is_timed = True
-        loop.call_later(remaining_s, self._end_when_idle)
+        elif not self._is_closed:
+            self._is_timed = True
+            this = weakref.WeakMethod(self._end_when_idle)
+            loop.call_later(remaining_s, _call, this)
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    if (bound := method()) is not None:
+        bound()
 
 
 def _sealed(data: bytes) -> int:
