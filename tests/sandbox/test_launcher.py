@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,33 @@ async def test_a_launcher_without_descriptors_goes_on(tmp_path: Path) -> None:
     assert not running.done()
     running.cancel()
     await asyncio.wait([running])
+
+
+def is_started(folder: Path, count: int) -> bool:
+    """Return whether more than *count* processes are in a folder."""
+    return len(group_of(folder)) > count
+
+
+async def test_very_many_cancelled_calls_end_no_other_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signals may be more than the launcher's socket holds."""
+    monkeypatch.setattr(child, "GRACE_S", 0.2)
+    first = await launcher_pid(tmp_path)
+    other = asyncio.create_task(run_program(shell(tmp_path, "sleep 60")))
+    calls: list[asyncio.Task[ProcessResult]] = []
+    while len(calls) < 160:  # not more at once than the launcher takes
+        program = shell(tmp_path, "exec sleep 60")
+        calls += [asyncio.create_task(run_program(program, 60)) for _ in range(20)]
+        await asyncio.to_thread(eventually, partial(is_started, tmp_path, len(calls)), within=20)
+    os.kill(first, signal.SIGSTOP)
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls, timeout=1)
+    os.kill(first, signal.SIGCONT)
+    await asyncio.wait(calls)
+
+    assert await launcher_pid(tmp_path) == first
+    assert not other.done()
+    other.cancel()
+    await asyncio.wait([other])

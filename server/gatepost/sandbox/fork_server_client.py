@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import count
@@ -135,6 +136,7 @@ class ForkServerClient:
         self._running: set[int] = set()
         self._ends: WeakValueDictionary[int, asyncio.Future[int]] = WeakValueDictionary()
         """Weak, because a future keeps its loop, and a process may run as long as this does."""
+        self._unsent: deque[bytes] = deque()
         self._last_use = 0.0
         self._is_timed = self._is_retired = False
         weakref.finalize(self, channel.close)
@@ -201,11 +203,27 @@ class ForkServerClient:
 
     def signal(self, request_id: int, number: signal.Signals) -> None:
         """Send a signal to the process group of a request."""
+        if self._is_closed:
+            return
+        self._unsent.append(msgspec.json.encode({"signal": number, "to": request_id}))
+        if len(self._unsent) == 1 and not self._has_sent_signals():
+            asyncio.get_running_loop().add_writer(self._channel.fileno(), self._send_later)
+
+    def _send_later(self) -> None:
+        if self._has_sent_signals() and not self._is_closed:
+            asyncio.get_running_loop().remove_writer(self._channel.fileno())
+
+    def _has_sent_signals(self) -> bool:
+        """Return False if it has to read others first: what is not signalled would run on."""
         try:
-            self._channel.send(msgspec.json.encode({"signal": number, "to": request_id}))
+            while self._unsent:
+                self._channel.send(self._unsent[0])
+                self._unsent.popleft()
+        except BlockingIOError:
+            return False
         except OSError:
-            # It has ended, or reads no more: without the socket, it kills all of its processes.
             self.close()
+        return True
 
     def retire(self) -> None:
         """End the fork server when its processes have ended."""
@@ -220,6 +238,7 @@ class ForkServerClient:
         with contextlib.suppress(RuntimeError):  # the loop is over
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._channel.fileno())
+            loop.remove_writer(self._channel.fileno())
         self._channel.close()
         for end in list(self._ends.values()):
             if not end.done() and not end.get_loop().is_closed():
