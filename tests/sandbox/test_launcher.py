@@ -216,6 +216,24 @@ async def test_a_launcher_without_descriptors_goes_on(tmp_path: Path) -> None:
     await asyncio.wait([running])
 
 
+async def test_a_launcher_that_does_not_react_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call must not wait for it forever."""
+    monkeypatch.setattr(fork_server_client, "STALLED_S", 0.2)
+    monkeypatch.setattr(child, "GRACE_S", 0.2)
+    first = await launcher_pid(tmp_path)
+    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60"), 2))
+    await asyncio.to_thread(eventually, lambda: group_of(tmp_path), within=20)
+    os.kill(first, signal.SIGSTOP)
+
+    with pytest.raises(TimeoutError):
+        await run_program(shell(tmp_path, "true"), 0.2)
+    assert (await running).code == -signal.SIGKILL
+    await asyncio.to_thread(eventually, lambda: not group_of(tmp_path), within=20)
+    assert await launcher_pid(tmp_path) != first
+
+
 def is_started(folder: Path, count: int) -> bool:
     """Return whether more than *count* processes are in a folder."""
     return len(group_of(folder)) > count

@@ -214,6 +214,7 @@ class ForkingProgram:
             process = launched(program, self._input_data)
             undoing.pop_all()
         process.close()  # its end is that of the socket
+        server.kill_process = process.killer()
         self._server = server
         return server
 
@@ -233,6 +234,11 @@ class OwnChild:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its process group, unless that is gone."""
         signalled(self._process, number)
+
+    async def kill(self) -> None:
+        """Kill its process group."""
+        self.signal(signal.SIGKILL)
+        await self._process.wait()
 
     def close(self) -> None:
         """Write no more of its input."""
@@ -306,14 +312,11 @@ def _launch_arguments(program: Confined) -> list[str]:
 
 async def _terminate(process: StartedProcess | OwnChild) -> None:
     """Send SIGTERM, so that the program can remove its lock files; then kill it."""
-    try:
-        process.signal(signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
-                await process.wait()
-    finally:
-        process.signal(signal.SIGKILL)
-    await process.wait()
+    process.signal(signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GRACE_S):
+            await process.wait()
+    await process.kill()
 
 
 def signalled(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

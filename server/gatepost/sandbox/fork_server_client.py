@@ -6,10 +6,12 @@ import fcntl
 import os
 import signal
 import socket
+import sys
+import termios
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -20,6 +22,8 @@ from gatepost.sandbox.fork_loop import MESSAGE_BYTES
 
 IDLE_S = 300.0
 """How long a fork server without processes waits for the next request before it is ended."""
+STALLED_S = 10.0
+"""How long a fork server may leave messages unread before it is killed."""
 
 
 class NotForked(Exception):
@@ -68,6 +72,20 @@ class StartedProcess:
         """Send a signal to its process group, unless the process has ended."""
         if not self._end.done():
             self._server.signal(self._id, number)
+
+    async def kill(self) -> None:
+        """Kill its process group, and the fork server too if that reads no messages any more."""
+        while not self._end.done():
+            self.signal(signal.SIGKILL)
+            try:
+                async with asyncio.timeout(STALLED_S):
+                    await self.wait()
+            except TimeoutError:
+                self._server.kill_if_stalled()
+
+    def killer(self) -> Callable[[], None]:
+        """Return a function that kills its process group, and does not keep the loop."""
+        return partial(self._server.signal, self._id, signal.SIGKILL)
 
     def close(self) -> None:
         """Close its outputs, which a process that has left its group may hold open."""
@@ -139,6 +157,8 @@ class ForkServerClient:
         self._unsent: deque[bytes] = deque()
         self._last_use = 0.0
         self._is_timed = self._is_retired = False
+        self.kill_process: Callable[[], None] = lambda: None
+        """Kills the fork server, which may not react to its socket."""
         weakref.finalize(self, channel.close)
 
     @classmethod
@@ -229,6 +249,18 @@ class ForkServerClient:
         """End the fork server when its processes have ended."""
         self._is_retired = True
         if not self._running:
+            self.close()
+
+    def kill_if_stalled(self) -> None:
+        """
+        Kill the fork server, and its processes with it, if it has not read all messages.
+
+        If it has, the kernel cannot end a process yet, and the others go on.
+        """
+        if not self._is_closed and int.from_bytes(
+            fcntl.ioctl(self._channel, termios.TIOCOUTQ, bytes(4)), sys.byteorder
+        ):
+            self.kill_process()
             self.close()
 
     def close(self) -> None:

@@ -44,6 +44,7 @@ def _started() -> ForkServerClient:
             pass_fds=[descriptor],
         )
     _processes.append(process)
+    server.kill_process = process.kill
     return server
 
 
