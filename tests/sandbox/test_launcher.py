@@ -262,3 +262,19 @@ async def test_very_many_cancelled_calls_end_no_other_program(
     assert not other.done()
     other.cancel()
     await asyncio.wait([other])
+
+
+async def test_input_cannot_be_executed(tmp_path: Path) -> None:
+    """It is a file in memory, which Landlock does not restrict."""
+    script = (
+        "import os\ntry:\n    os.execve(0, ['true'], {})\n"
+        "except OSError as error:\n    print(error.strerror)\n"
+    )
+    ended = await run(
+        python(tmp_path, script),
+        timeout_s=20,
+        max_bytes=1_000,
+        input_data=await asyncio.to_thread(Path("/bin/true").read_bytes),
+    )
+
+    assert ended == ProcessResult(0, b"Permission denied\n", b"", (False, False))

@@ -22,6 +22,8 @@ from gatepost.sandbox.fork_loop import MESSAGE_BYTES
 
 IDLE_S = 300.0
 """How long a fork server without processes waits for the next request before it is ended."""
+NOEXEC_SEAL = 8
+"""A flag of memfd_create(2) since Linux 6.3."""
 STALLED_S = 10.0
 """How long a fork server may leave messages unread before it is killed."""
 
@@ -314,10 +316,16 @@ def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
 
 
 def _sealed(data: bytes) -> int:
-    """Return a file in memory with *data*, which no process can change (memfd_create(2))."""
-    descriptor = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """Return a file in memory with *data*, which no process can change or execute."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        descriptor = os.memfd_create("input", flags | NOEXEC_SEAL)
+    except OSError:  # an older kernel
+        descriptor = os.memfd_create("input", flags)
     with contextlib.ExitStack() as undoing:
         undoing.callback(os.close, descriptor)
+        # Landlock does not restrict files that have no path.
+        os.fchmod(descriptor, 0o600)
         with os.fdopen(os.dup(descriptor), "wb") as writer:
             writer.write(data)
         os.lseek(descriptor, 0, os.SEEK_SET)
