@@ -74,6 +74,7 @@ def harm(argument):
         "a secret": lambda: open("/etc/shadow"),
         "a program": lambda: subprocess.run(["/bin/true"]),
         "a connection": lambda: socket.create_connection(("127.0.0.1", 9), 1),
+        "a datagram": lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"a", ("127.0.0.1", 9)),
         "more memory": lambda: bytearray(2_000_000_000),
         "a limit": lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)),
     }
@@ -208,6 +209,7 @@ async def test_a_request_reaches_nothing_of_the_others(worker: Path) -> None:
         "a secret": "PermissionError",
         "a program": "PermissionError",
         "a connection": "PermissionError",
+        "a datagram": "PermissionError",
         "more memory": "MemoryError",
         "a limit": "ValueError",
     }
