@@ -1,6 +1,7 @@
 """A worker answers each request in a process of its own, which is forked from one that is ready."""
 
 import asyncio
+import gc
 import os
 import signal
 from pathlib import Path
@@ -73,6 +74,7 @@ def harm(argument):
         "a secret": lambda: open("/etc/shadow"),
         "a program": lambda: subprocess.run(["/bin/true"]),
         "a connection": lambda: socket.create_connection(("127.0.0.1", 9), 1),
+        "a datagram": lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"a", ("127.0.0.1", 9)),
         "more memory": lambda: bytearray(2_000_000_000),
         "a limit": lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)),
     }
@@ -207,6 +209,7 @@ async def test_a_request_reaches_nothing_of_the_others(worker: Path) -> None:
         "a secret": "PermissionError",
         "a program": "PermissionError",
         "a connection": "PermissionError",
+        "a datagram": "PermissionError",
         "more memory": "MemoryError",
         "a limit": "ValueError",
     }
@@ -223,3 +226,12 @@ async def test_a_worker_that_cannot_be_imported_fails(tmp_path: Path) -> None:
 
     path.write_text(WORKER, encoding="utf-8")
     assert await ask(path, {"call": "nothing"}, timeout_s=20) is None
+
+
+@forks_only
+def test_the_process_that_is_ready_ends_with_its_loop(worker: Path) -> None:
+    """A loop of a test, or of a command, leaves no process behind."""
+    _, parent, _ = asyncio.run(ask(worker, {"call": "processes"}, timeout_s=20))
+    gc.collect()
+
+    eventually(lambda: not is_alive(parent), within=20)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -226,6 +227,20 @@ async def test_a_child_that_outlives_its_parent_is_killed(tmp_path: Path) -> Non
     ended = await run_program(shell(tmp_path, "sleep 60 > /dev/null 2>&1 & echo $!"))
 
     eventually(lambda: not is_alive(int(ended.out)), within=20)
+
+
+async def test_a_call_that_is_cancelled_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+    """The program may have started others before the busy server learns of its start."""
+    async with asyncio.timeout(30):
+        for moment in range(6):
+            task = asyncio.create_task(run_program(shell(tmp_path, "sleep 61; true"), 120))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            Event().wait(0.3)  # other work holds the loop up
+            task.cancel()
+            await asyncio.wait([task])
+
+        await asyncio.to_thread(eventually, lambda: not group_of(tmp_path), within=20)
 
 
 def test_a_confined_program_ends_with_the_server(tmp_path: Path) -> None:

@@ -3,15 +3,19 @@
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
-from gatepost.sandbox import fork_server_client, launcher
+from gatepost.sandbox import child, fork_server_client, launch, launcher
 from gatepost.sandbox.child import Confined, ProcessResult, run
 from tests.sandbox.test_child import group_of, run_program, shell
 from tests.support.measuring import eventually, is_alive
@@ -160,3 +164,118 @@ def test_a_launcher_ends_with_its_loop(tmp_path: Path) -> None:
     eventually(lambda: not is_alive(first), within=20)
     asyncio.run(launcher_pid(tmp_path))
     assert first not in [process.pid for process in launcher._processes]
+
+
+@pytest.mark.parametrize("run_loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_call_may_be_cancelled_at_each_moment_of_its_start(
+    tmp_path: Path, run_loop: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    """It ends as a cancelled call, and closes no descriptor twice, which may be another's."""
+
+    async def cancel() -> None:
+        for moment in range(12):
+            task = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60")))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    run_loop(cancel())
+    eventually(lambda: not group_of(tmp_path), within=20)
+
+
+async def test_a_program_that_is_cancelled_at_once_is_asked_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal may come before the process has left what the launcher does with signals."""
+    monkeypatch.setattr(child, "GRACE_S", 60.0)
+    async with asyncio.timeout(20):
+        for moment in range(40):
+            task = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60"), 120))
+            for _ in range(moment % 12):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def test_a_launcher_without_descriptors_goes_on(tmp_path: Path) -> None:
+    """Programs that cannot be started then do not end those that run."""
+    first = await launcher_pid(tmp_path)
+    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60")))
+    await asyncio.to_thread(eventually, lambda: group_of(tmp_path), within=20)
+    limit = resource.prlimit(first, resource.RLIMIT_NOFILE)
+    for free in range(1, 6):
+        descriptors = len(os.listdir(f"/proc/{first}/fd"))
+        resource.prlimit(first, resource.RLIMIT_NOFILE, (descriptors + free, limit[1]))
+        assert (await run_program(shell(tmp_path, "true"))).code == launch.NOT_STARTED
+    resource.prlimit(first, resource.RLIMIT_NOFILE, limit)
+
+    assert await launcher_pid(tmp_path) == first
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_launcher_that_does_not_react_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call must not wait for it forever."""
+    monkeypatch.setattr(fork_server_client, "STALLED_S", 0.2)
+    monkeypatch.setattr(child, "GRACE_S", 0.2)
+    first = await launcher_pid(tmp_path)
+    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60"), 2))
+    await asyncio.to_thread(eventually, lambda: group_of(tmp_path), within=20)
+    os.kill(first, signal.SIGSTOP)
+
+    with pytest.raises(TimeoutError):
+        await run_program(shell(tmp_path, "true"), 0.2)
+    assert (await running).code == -signal.SIGKILL
+    await asyncio.to_thread(eventually, lambda: not group_of(tmp_path), within=20)
+    assert await launcher_pid(tmp_path) != first
+
+
+def is_started(folder: Path, count: int) -> bool:
+    """Return whether more than *count* processes are in a folder."""
+    return len(group_of(folder)) > count
+
+
+async def test_very_many_cancelled_calls_end_no_other_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signals may be more than the launcher's socket holds."""
+    monkeypatch.setattr(child, "GRACE_S", 0.2)
+    first = await launcher_pid(tmp_path)
+    other = asyncio.create_task(run_program(shell(tmp_path, "sleep 60")))
+    calls: list[asyncio.Task[ProcessResult]] = []
+    while len(calls) < 160:  # not more at once than the launcher takes
+        program = shell(tmp_path, "exec sleep 60")
+        calls += [asyncio.create_task(run_program(program, 60)) for _ in range(20)]
+        await asyncio.to_thread(eventually, partial(is_started, tmp_path, len(calls)), within=20)
+    os.kill(first, signal.SIGSTOP)
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls, timeout=1)
+    os.kill(first, signal.SIGCONT)
+    await asyncio.wait(calls)
+
+    assert await launcher_pid(tmp_path) == first
+    assert not other.done()
+    other.cancel()
+    await asyncio.wait([other])
+
+
+async def test_input_cannot_be_executed(tmp_path: Path) -> None:
+    """It is a file in memory, which Landlock does not restrict."""
+    script = (
+        "import os\ntry:\n    os.execve(0, ['true'], {})\n"
+        "except OSError as error:\n    print(error.strerror)\n"
+    )
+    ended = await run(
+        python(tmp_path, script),
+        timeout_s=20,
+        max_bytes=1_000,
+        input_data=await asyncio.to_thread(Path("/bin/true").read_bytes),
+    )
+
+    assert ended == ProcessResult(0, b"Permission denied\n", b"", (False, False))

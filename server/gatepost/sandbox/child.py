@@ -11,7 +11,12 @@ from typing import Any
 import msgspec
 
 from gatepost.sandbox import launch
-from gatepost.sandbox.fork_server_client import NotForked, StreamedProcess, can_fork
+from gatepost.sandbox.fork_server_client import (
+    NotForked,
+    ProcessOutput,
+    StreamedProcess,
+    can_fork,
+)
 from gatepost.sandbox.launcher import LAUNCHER, launcher
 
 GRACE_S = 2.0
@@ -31,6 +36,10 @@ ANSWERS = (
     "/etc/mime.types",
 )
 """Files without secrets that the system's libraries read."""
+
+
+_endings: set[asyncio.Task[None]] = set()
+"""What kills programs whose start was cancelled; a loop keeps its tasks weakly."""
 
 
 class Confined(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +91,7 @@ class CapturedOutput:
         self._max_bytes = max_bytes
         self._on_part = on_part
 
-    async def drain(self, stream: asyncio.StreamReader | None) -> None:
+    async def drain(self, stream: asyncio.StreamReader | ProcessOutput | None) -> None:
         """Read to the end, so that the program never blocks on a full pipe."""
         while stream is not None and (part := await stream.read(CHUNK)):
             if self._on_part is not None:
@@ -113,16 +122,16 @@ async def run(
     process group is ended: with SIGTERM first, then with SIGKILL.
     """
     with contextlib.suppress(NotForked):
-        forked = await launched(program, input_data)
+        forked = launched(program, input_data)
         return await collected(forked, timeout_s, max_bytes, on_stderr)
     process = OwnChild(await spawned(program, has_input=bool(input_data)), input_data)
     return await collected(process, timeout_s, max_bytes, on_stderr)
 
 
-async def launched(program: Confined, input_data: bytes) -> StreamedProcess:
+def launched(program: Confined, input_data: bytes) -> StreamedProcess:
     """Have the launcher start a program; raises NotForked."""
     request, handles = launch_request(program)
-    return await launcher().start_streamed(request, input_data=input_data, handles=handles)
+    return launcher().start_streamed(request, input_data=input_data, handles=handles)
 
 
 def launch_request(program: Confined) -> tuple[Mapping[str, Any], Sequence[int]]:
@@ -176,6 +185,11 @@ class OwnChild:
         """Send a signal to its process group, unless that is gone."""
         signalled(self._process, number)
 
+    async def kill(self) -> None:
+        """Kill its process group."""
+        self.signal(signal.SIGKILL)
+        await self._process.wait()
+
     def close(self) -> None:
         """Write no more of its input."""
         self._writing.cancel()
@@ -183,6 +197,27 @@ class OwnChild:
 
 async def spawned(program: Confined, *, has_input: bool) -> asyncio.subprocess.Process:
     """Start a program in its own process group; with *has_input*, its standard input is a pipe."""
+    starting = asyncio.create_task(_spawned(program, has_input=has_input))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # asyncio would kill the first process alone, and wait for the others.
+        ending = asyncio.create_task(_kill_group(starting))
+        _endings.add(ending)
+        ending.add_done_callback(_endings.discard)
+        raise
+
+
+async def _kill_group(starting: asyncio.Task[asyncio.subprocess.Process]) -> None:
+    with contextlib.suppress(OSError):  # it has not been started
+        process = await starting
+        signalled(process, signal.SIGKILL)
+        # The pipes are closed at their end.
+        outputs = (process.stdout, process.stderr)
+        await asyncio.gather(*(CapturedOutput(0).drain(output) for output in outputs))
+
+
+async def _spawned(program: Confined, *, has_input: bool) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", LAUNCHER),
         *(f"handles={descriptor}:{known_as}" for descriptor, known_as in program.handles),
@@ -227,14 +262,11 @@ def _launch_arguments(program: Confined) -> list[str]:
 
 async def _terminate(process: StreamedProcess | OwnChild) -> None:
     """Send SIGTERM, so that the program can remove its lock files; then kill it."""
-    try:
-        process.signal(signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
-                await process.wait()
-    finally:
-        process.signal(signal.SIGKILL)
-    await process.wait()
+    process.signal(signal.SIGTERM)
+    with contextlib.suppress(TimeoutError, NotForked):
+        async with asyncio.timeout(GRACE_S):
+            await process.wait()
+    await process.kill()
 
 
 def signalled(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -43,9 +43,10 @@ FIRST_FREE = 64
 """Descriptors are moved from here on, so that none stands where another one is to be."""
 NOT_STARTED = 126
 """The exit code if a process could not be started, as in a shell."""
-IGNORED = (signal.SIGINT, signal.SIGTERM)
+BLOCKED = (signal.SIGINT, signal.SIGTERM)
 """
 Signals that a service manager may send to all processes: the server decides what ends, and when.
+They are not ignored: a process that is signalled just after the fork would ignore that too.
 """
 
 
@@ -97,10 +98,10 @@ class ForkLoop:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             if not (pid := os.fork()):
                 self._become(request, descriptors)
+            end = _end_of(pid)
         except OSError:
             self._tell_end(request["start"], NOT_STARTED)
         else:
-            end = os.pidfd_open(pid)
             self._pids[request["start"]], self._ids[end] = pid, request["start"]
             self._poll.register(end, select.POLLIN)
         for descriptor in descriptors:
@@ -110,8 +111,9 @@ class ForkLoop:
         """Do the work in the new process, with the descriptors of the request alone, and end."""
         code = 1
         try:
-            for number in IGNORED:
+            for number in BLOCKED:
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
             self._channel.close()
             for end in self._ids:
                 os.close(end)
@@ -149,6 +151,16 @@ class ForkLoop:
         self._channel.send(json.dumps({"ended": request_id, "code": code}).encode())
 
 
+def _end_of(pid: int) -> int:
+    """Return a descriptor that shows the end of a process; kill it if there is none left."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        _kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+
+
 def _kill(pid: int, number: int) -> None:
     """Signal a group, or its first process if that has not made the group yet."""
     for send in (os.killpg, os.kill):
@@ -163,8 +175,7 @@ def _kill(pid: int, number: int) -> None:
 
 def serve(descriptor: int, work: Work) -> None:
     """Serve the requests on a socket until the server closes it."""
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     # Objects that were made before are not walked, because that would copy their memory.
     gc.freeze()
     with socket.socket(fileno=descriptor) as channel:

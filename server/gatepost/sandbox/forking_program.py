@@ -64,7 +64,7 @@ class ForkingProgram:
         Raises NotForked where the system cannot do it.
         """
         server = self._server()
-        process = await server.start_streamed(request, input_data=input_data)
+        process = server.start_streamed(request, input_data=input_data)
         result = await collected(process, timeout_s, max_bytes)
         if result.code in CRASHES:
             server.retire()
@@ -91,8 +91,8 @@ class ForkingProgram:
         try:
             yield ConnectedProcess(reader, writer, process.wait)
         finally:
-            process.signal(signal.SIGKILL)
             writer.close()
+            await process.kill()
             if await process.wait() in CRASHES:
                 server.retire()
 
@@ -114,5 +114,6 @@ class ForkingProgram:
             sent.callback(os.close, standard_input)
             silence = sent.enter_context(open(os.devnull, "wb")).fileno()
             inherited = (*handles, program_end.fileno())
-            launcher().start(request, (standard_input, silence, silence, *inherited))
+            process = launcher().start(request, (standard_input, silence, silence, *inherited))
+        server.kill_process = process.killer()
         return server

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import contextlib
 import subprocess
 import sys
 from weakref import WeakKeyDictionary
@@ -46,6 +47,7 @@ def _started() -> ForkServerClient:
             pass_fds=[descriptor],
         )
     _processes.append(process)
+    server.kill_process = process.kill
     return server
 
 
@@ -58,4 +60,5 @@ def _collect_all() -> None:
     for current in list(_launchers.values()):
         current.close()
     for process in _processes:
-        process.wait(MAX_COLLECT_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it was stopped
+            process.wait(MAX_COLLECT_S)

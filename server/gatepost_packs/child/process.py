@@ -119,6 +119,9 @@ def _program(
         env={"PATH": os.defpath, "LANG": "C.UTF-8"},
         root="/",
         reads=(*_import_path(), sys.prefix, sys.base_prefix, START_SCRIPT, *reads),
+        # Landlock knows no datagrams, and before Linux 6.7 no connections. A library that is handed
+        # connections makes a socket before each.
+        offline=not handles,
         limits={"AS": MEMORY_BYTES, "FSIZE": 0, **limits},
         handles=handles,
         runs=(*SYSTEM, INTERPRETER),

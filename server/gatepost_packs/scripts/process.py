@@ -54,6 +54,7 @@ def program_of(worker_path: str, *reads: str) -> ForkingProgram:
             env={},
             root="/",
             reads=(sys.prefix, sys.base_prefix, worker_path, *FOLDERS, "/proc/self", *reads),
+            offline=True,
             limits={"FSIZE": 0},
             runs=(*SYSTEM, str(Path(sys.executable).resolve().parent)),
         ),
