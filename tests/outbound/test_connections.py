@@ -317,3 +317,35 @@ async def test_a_proxy_can_be_reached_over_https(internet: Internet) -> None:
         with pytest.raises(ToolFailure, match="the way out of this network"):
             await untrusting.client_for("acme").send("GET", "http://www.web.test/")
     server.close()
+
+
+@pytest.mark.parametrize(("method", "is_answered"), [("GET", True), ("POST", False)])
+async def test_a_request_that_meets_the_end_of_a_kept_connection_is_repeated(
+    internet: Internet, method: str, is_answered: bool
+) -> None:
+    """Servers close idle connections. A request that may have had effects is not repeated."""
+    requests = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        await reader.readuntil(b"\r\n\r\n")
+        requests += 1
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await writer.drain()
+        with suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            requests += 1
+        writer.close()
+
+    async with raw_server(serve) as port:
+        url = f"http://localhost:{port}/"
+        async with client_of(internet, allow_hosts=[f"localhost:{port}"]) as outbound_client:
+            sender = outbound_client.client_for("acme")
+            assert (await sender.send("GET", url)).body == b"ok"
+            if is_answered:
+                assert (await sender.send(method, url)).body == b"ok"
+            else:
+                with pytest.raises(ToolFailure):
+                    await sender.send(method, url)
+
+    assert requests == (3 if is_answered else 2)

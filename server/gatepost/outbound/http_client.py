@@ -26,6 +26,7 @@ from gatepost.outbound.http_request import (
 )
 from gatepost.outbound.redirect import STATUSES, following, host_and_port
 from gatepost.outbound.transport_errors import (
+    CLOSED,
     SAFE_METHODS,
     failure_of,
     refused_url,
@@ -205,9 +206,15 @@ class Sender:
         secure = outbound.where.scheme == "https"
         key = PoolKey(self._tenant, secure, self._upstream)
         async with self._lines.transport_for(key) as transport:
-            answer = await transport.handle_async_request(
-                outbound.request(self._fields(outbound.url), timeout_s)
-            )
+            request = partial(outbound.request, self._fields(outbound.url), timeout_s)
+            try:
+                answer = await transport.handle_async_request(request())
+            except CLOSED:
+                # A server may close a kept connection while a request is on its way; one that
+                # changes nothing is repeated (RFC 9112 section 9.3.1).
+                if outbound.method not in SAFE_METHODS:
+                    raise
+                answer = await transport.handle_async_request(request())
             try:
                 yield answer
             finally:
