@@ -39,6 +39,8 @@ MESSAGE_BYTES = 65_536
 NO_REQUEST = -1
 """The id of the message that requests are served from now on."""
 MAX_DESCRIPTORS = 16
+CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+"""The flag by which no program inherits a descriptor before it is meant to; Linux has it."""
 FIRST_FREE = 64
 """Descriptors are moved from here on, so that none stands where another one is to be."""
 NOT_STARTED = 126
@@ -81,7 +83,7 @@ class ForkLoop:
             self._collect(descriptor)
             return True
         data, descriptors, _, _ = socket.recv_fds(
-            self._channel, MESSAGE_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            self._channel, MESSAGE_BYTES, MAX_DESCRIPTORS, CLOSE_ON_EXEC
         )
         if not data:
             return False
@@ -153,6 +155,8 @@ class ForkLoop:
 
 def _end_of(pid: int) -> int:
     """Return a descriptor that shows the end of a process; kill it if there is none left."""
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     try:
         return os.pidfd_open(pid)
     except OSError:

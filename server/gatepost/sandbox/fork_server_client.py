@@ -50,6 +50,8 @@ def can_fork() -> bool:
 
     Raises OSError while the server has no descriptors left.
     """
+    if sys.platform != "linux":
+        return False
     try:
         os.close(os.pidfd_open(os.getpid()))
         os.close(sealed(b""))
@@ -357,6 +359,8 @@ def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
 
 def sealed(data: bytes) -> int:
     """Return a file in memory with *data*, which no process can change or execute."""
+    if sys.platform != "linux":
+        raise NotForked
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
         descriptor = os.memfd_create("input", flags | NOEXEC_SEAL)
