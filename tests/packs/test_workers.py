@@ -189,12 +189,16 @@ async def test_a_crash_replaces_the_process_but_fails_no_other_request(worker: P
 @pytest.mark.skipif(landlock_version() < 6, reason="this kernel does not confine signals")
 async def test_a_request_reaches_nothing_of_the_others(worker: Path) -> None:
     """A page that takes over its process cannot read the next tenant's page."""
-    sibling = asyncio.create_task(ask(worker, {"call": "spin"}, timeout_s=5))
+    sibling = asyncio.create_task(ask(worker, {"call": "spin"}, timeout_s=60))
     pid, parent, _ = await ask(worker, {"call": "processes"}, timeout_s=20)
-    children = await asyncio.to_thread(
-        Path(f"/proc/{parent}/task/{parent}/children").read_text, "ascii"
-    )
-    others = [int(child) for child in children.split() if int(child) != pid]
+    others: list[int] = []
+
+    def has_sibling() -> bool:
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text("ascii").split()
+        others[:] = [int(child) for child in children if int(child) != pid]
+        return bool(others)
+
+    await asyncio.to_thread(eventually, has_sibling, within=20)
 
     outcomes = await ask(worker, {"call": "harm", "argument": others[0]}, timeout_s=20)
 

@@ -124,7 +124,7 @@ async def test_a_name_that_is_not_utf_8_is_passed_on(tmp_path: Path) -> None:
 async def test_programs_of_a_killed_launcher_end_and_others_get_a_new_one(tmp_path: Path) -> None:
     """The kernel may kill it when the machine has no memory left."""
     first = await launcher_pid(tmp_path)
-    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60")))
+    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 100"), 120))
     await asyncio.to_thread(eventually, lambda: group_of(tmp_path), within=20)
     (started,) = group_of(tmp_path)
     os.kill(first, signal.SIGKILL)
@@ -192,7 +192,7 @@ async def test_a_program_that_is_cancelled_at_once_is_asked_to_end(
     monkeypatch.setattr(child, "GRACE_S", 60.0)
     async with asyncio.timeout(20):
         for moment in range(40):
-            task = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60"), 120))
+            task = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 100"), 120))
             for _ in range(moment % 12):
                 await asyncio.sleep(0)
             task.cancel()
@@ -202,7 +202,7 @@ async def test_a_program_that_is_cancelled_at_once_is_asked_to_end(
 async def test_a_launcher_without_descriptors_goes_on(tmp_path: Path) -> None:
     """Programs that cannot be started then do not end those that run."""
     first = await launcher_pid(tmp_path)
-    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60")))
+    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 100"), 120))
     await asyncio.to_thread(eventually, lambda: group_of(tmp_path), within=20)
     limit = resource.prlimit(first, resource.RLIMIT_NOFILE)
     for free in range(1, 6):
@@ -224,7 +224,7 @@ async def test_a_launcher_that_does_not_react_is_replaced(
     monkeypatch.setattr(fork_server_client, "STALLED_S", 0.2)
     monkeypatch.setattr(child, "GRACE_S", 0.2)
     first = await launcher_pid(tmp_path)
-    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 60"), 2))
+    running = asyncio.create_task(run_program(shell(tmp_path, "exec sleep 100"), 120))
     await asyncio.to_thread(eventually, lambda: group_of(tmp_path), within=20)
     os.kill(first, signal.SIGSTOP)
 
@@ -246,7 +246,7 @@ async def test_very_many_cancelled_calls_end_no_other_program(
     """The signals may be more than the launcher's socket holds."""
     monkeypatch.setattr(child, "GRACE_S", 0.2)
     first = await launcher_pid(tmp_path)
-    other = asyncio.create_task(run_program(shell(tmp_path, "sleep 60")))
+    other = asyncio.create_task(run_program(shell(tmp_path, "sleep 100"), 120))
     calls: list[asyncio.Task[ProcessResult]] = []
     while len(calls) < 160:  # not more at once than the launcher takes
         program = shell(tmp_path, "exec sleep 60")
