@@ -241,6 +241,7 @@ async def test_a_call_that_is_cancelled_while_it_starts_leaves_no_process(tmp_pa
             await asyncio.wait([task])
 
         await asyncio.to_thread(eventually, lambda: not group_of(tmp_path), within=20)
+        await asyncio.to_thread(eventually, lambda: not child._endings, within=20)
 
 
 def test_a_confined_program_ends_with_the_server(tmp_path: Path) -> None:

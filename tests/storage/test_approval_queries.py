@@ -38,7 +38,7 @@ QUERIES: dict[str, Query] = {
     "the overdue requests": lambda records: records.overdue_approvals(1.0, 9),
 }
 STATES = ("waiting", "approved", *("rejected", "used", "expired", "withdrawn") * 2)
-REQUESTS = 100
+REQUESTS, TENANTS = 40, 250
 STEPS_OF_MORE = re.compile(r"SCAN|TEMP B-TREE|Seq Scan|Sort|Filter:|Bitmap")
 """Steps of a plan that read more rows than the query returns, in SQLite or PostgreSQL."""
 
@@ -54,7 +54,7 @@ async def sql_records(sql_url: str) -> AsyncIterator[SqlRecords]:
     ]
     rows = [
         {"tenant": tenant, **msgspec.structs.asdict(request)}
-        for tenant in ("acme", *(f"t{number}" for number in range(40)))
+        for tenant in ("acme", *(f"t{number}" for number in range(TENANTS)))
         for request in requests
     ]
 

@@ -215,6 +215,7 @@ async def _kill_group(starting: asyncio.Task[asyncio.subprocess.Process]) -> Non
         # The pipes are closed at their end.
         outputs = (process.stdout, process.stderr)
         await asyncio.gather(*(CapturedOutput(0).drain(output) for output in outputs))
+        await process.wait()
 
 
 async def _spawned(program: Confined, *, has_input: bool) -> asyncio.subprocess.Process:
