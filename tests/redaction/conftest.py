@@ -5,10 +5,21 @@ import json
 import logging
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakSet
+
+import pytest
 
 from gatepost import CallContext, Contents, ListedResource, Pack, Secret, ToolFailure
+from gatepost.redaction import redactor as redactor_module
 from gatepost.tools.context.client import ProtocolError
 from gatepost.tools.offers.offer import Outcome
+
+
+@pytest.fixture(autouse=True)
+def first_screens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no other screens in the process, which has a limited number of them."""
+    monkeypatch.setattr(redactor_module, "_screens", WeakSet())
+
 
 KEPT_TEXT = [""]
 

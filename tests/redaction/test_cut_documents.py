@@ -3,13 +3,11 @@
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from weakref import WeakSet
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.redaction import redactor as redactor_module
 from gatepost.redaction.clear_document import is_surely_clear, searched_and_cleaned
 from gatepost.redaction.cut_document import NEAR_BYTES, cut_whole, is_clear_before
 from gatepost.redaction.json_document import bare, cleaned
@@ -68,12 +66,6 @@ SEPARATED_PARTS |= {
         for name in HIDDEN_PARTS
     },
 }
-
-
-@pytest.fixture(autouse=True)
-def first_screens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no other screens in the process, which has a limited number of them."""
-    monkeypatch.setattr(redactor_module, "_screens", WeakSet())
 
 
 @each("between", SEPARATED_PARTS)

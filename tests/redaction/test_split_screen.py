@@ -31,12 +31,6 @@ SEPARATORS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def first_screens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no other screens in the process, which has a limited number of them."""
-    monkeypatch.setattr(redactor_module, "_screens", WeakSet())
-
-
 def all_splits(value: str) -> Iterator[list[str]]:
     """Yield the pieces of a value for every way to cut it."""
     for many in range(1, len(value)):
