@@ -269,7 +269,7 @@ class ForkServerClient:
             asyncio.get_running_loop().remove_writer(self._channel.fileno())
 
     def _has_sent_signals(self) -> bool:
-        """Return False if it has to read others first: what is not signalled would run on."""
+        """Send the signals in their order; return False if the socket takes no more now."""
         try:
             while self._unsent:
                 self._channel.send(self._unsent[0])

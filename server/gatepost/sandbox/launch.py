@@ -204,14 +204,19 @@ def filter_calls(*, offline: bool) -> None:
     server too; Landlock knows TCP alone, and leaving the network takes rights that a server should
     not have. A kernel or a machine that cannot do this leaves what there is (seccomp(2)).
     """
-    machine = os.uname().machine
-    if sys.platform != "linux" or machine not in ARCHITECTURES:
+    if not (steps := filter_of(offline=offline)):
         return
-    if offline not in _filters:
-        _filters[offline] = _filter(machine, offline=offline)
-    code = ctypes.create_string_buffer(_filters[offline])
-    program = struct.pack("@HP", len(_filters[offline]) // STEP_BYTES, ctypes.addressof(code))
+    code = ctypes.create_string_buffer(steps)
+    program = struct.pack("@HP", len(steps) // STEP_BYTES, ctypes.addressof(code))
     _libc.prctl(SECCOMP, FILTER, ctypes.c_char_p(program), 0, 0)
+
+
+def filter_of(*, offline: bool) -> bytes:
+    """Return the steps of that filter, which are kept; none where its numbers are not known."""
+    machine = os.uname().machine
+    if sys.platform == "linux" and machine in ARCHITECTURES and offline not in _filters:
+        _filters[offline] = _filter(machine, offline=offline)
+    return _filters.get(offline, b"")
 
 
 def _filter(machine: str, *, offline: bool) -> bytes:
@@ -335,18 +340,16 @@ def _pairs(values: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 def _serve(descriptor: int) -> None:
     """Execute programs that the server asks for; they share what is done here."""
-    import runpy  # noqa: PLC0415 - a single program need not wait for it
 
     def start(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         handles = zip(descriptors, request["handles"], strict=True)
         words = [f"handles={inherited}:{known_as}" for inherited, known_as in handles]
         execute([*words, *request["words"]], request["env"])
 
-    machine = os.uname().machine
-    if machine in ARCHITECTURES:
-        _filters.update((offline, _filter(machine, offline=offline)) for offline in (False, True))
-    folder = os.path.dirname(os.path.abspath(__file__))
-    runpy.run_path(os.path.join(folder, "fork_loop.py"))["serve"](descriptor, start)
+    for offline in (False, True):
+        filter_of(offline=offline)
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    __import__("fork_loop").serve(descriptor, start)
 
 
 if __name__ == "__main__":
