@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -101,9 +100,8 @@ class StorageQuota:
         """Hold callers and tenants to these quotas from now on."""
         self.caller_bytes, self.tenant_bytes = limits.stored_bytes, limits.tenant.stored_bytes
 
-    @asynccontextmanager
-    async def reserved(self, tenant: str, owner: bytes, size: int) -> AsyncIterator[None]:
-        """Reserve *size* bytes that the block writes; raises QuotaExceeded."""
+    async def reserve(self, tenant: str, owner: bytes, size: int) -> "Reservation":
+        """Reserve *size* bytes for the block that writes them; raises QuotaExceeded."""
         quotas = self._quotas(tenant, owner)
         for quota in quotas:
             if self._is_due(quota, size):
@@ -116,13 +114,7 @@ class StorageQuota:
                 raise QuotaExceeded(quota.limit, quota.max_total, max(wait_s, AGAIN_S))
         for quota in quotas:
             quota.counted.pending += size
-        try:
-            yield
-        finally:
-            # A failed write counts until the store is asked again.
-            for quota in quotas:
-                quota.counted.pending -= size
-                quota.counted.added += size
+        return Reservation([quota.counted for quota in quotas], size)
 
     def _quotas(self, tenant: str, owner: bytes) -> "list[AppliedQuota]":
         """Return the quotas that apply."""
@@ -168,3 +160,23 @@ class AppliedQuota(msgspec.Struct, frozen=True):
     max_total: int
     owner: bytes | None
     counted: KnownUsage
+
+
+class Reservation:
+    """Bytes that a block writes."""
+
+    def __init__(self, counted: Sequence[KnownUsage], size: int) -> None:
+        self._counted, self._size = counted, size
+
+    def __enter__(self) -> None:
+        """Begin to write."""
+
+    def __exit__(self, *_: object) -> None:
+        """Count the bytes as written; those of a failed write until the store is asked again."""
+        for counted in self._counted:
+            counted.pending -= self._size
+            counted.added += self._size
+
+
+NOTHING_RESERVED = Reservation((), 0)
+"""A reservation where no quota applies."""

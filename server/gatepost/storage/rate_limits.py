@@ -190,8 +190,10 @@ class Buckets:
         """
         Take a token, as `TenantSharedStore.spend` does; *now* is the time of a monotonic clock.
         """
-        limits = LocalLimits(self.buckets_for([(bucket, 1 / rate, burst / rate)], now))
-        return 0.0 if limits.take(now) else limits.shortage(now).wait_s
+        (stored_bucket,) = self.buckets_for([(bucket, 1 / rate, burst / rate)], now)
+        if (wait_s := stored_bucket.wait_s(now)) <= 0:
+            stored_bucket.charge(now, stored_bucket.each_s)
+        return wait_s
 
     def tokens_in(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """Return the number of tokens in a bucket."""

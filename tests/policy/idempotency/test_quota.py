@@ -159,13 +159,11 @@ async def test_the_quota_is_read_once_for_each_share(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(acme, "usage", counted)
     for _ in range(MAX_BYTES // 100):
-        async with quota.reserved("acme", b"alice", 100):
+        with await quota.reserve("acme", b"alice", 100):
             pass
     assert lookup_count <= SHARE + 2
-    async with quota.reserved("acme", b"alice", MAX_BYTES - 100):
-        with pytest.raises(QuotaExceeded):
-            async with quota.reserved("acme", b"alice", 200):
-                pass
+    with await quota.reserve("acme", b"alice", MAX_BYTES - 100), pytest.raises(QuotaExceeded):
+        await quota.reserve("acme", b"alice", 200)
 
 
 @pytest.mark.requirement("P12")

@@ -4,8 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -14,7 +13,7 @@ from gatepost.execution.failure import Failure
 from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub
 from gatepost.mcp.responses import rate_limited
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.quota import QuotaExceeded, StorageQuota
+from gatepost.storage.quota import NOTHING_RESERVED, QuotaExceeded, Reservation, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import WakeUps
 from gatepost.storage.tasks import TERMINAL, TaskRecord
@@ -96,21 +95,18 @@ class TaskStore:
                 message = f"{max_tasks} tasks are already running, which is the limit."
                 wait_s = self.limits.poll_interval_s
                 raise rate_limited(Failure("rate_limit", message, retry_after=wait_s))
-            async with self._reserved(tenant, owner, record.weight):
+            with await self._reserve(tenant, owner, record.weight):
                 await tasks.create(record)
         finally:
             self._opening[owner] -= 1
             if not self._opening[owner]:
                 del self._opening[owner]
 
-    @asynccontextmanager
-    async def _reserved(self, tenant: str, owner: bytes, size: int) -> AsyncIterator[None]:
+    async def _reserve(self, tenant: str, owner: bytes, size: int) -> Reservation:
         if not size:
-            yield
-            return
+            return NOTHING_RESERVED
         try:
-            async with self.quota.reserved(tenant, owner, size):
-                yield
+            return await self.quota.reserve(tenant, owner, size)
         except QuotaExceeded as full:
             wait_s, limit = full.wait_s, full.limit
             raise rate_limited(
@@ -156,7 +152,7 @@ class TaskStore:
             is_visible = _visible(edited) != _visible(record)
             if is_visible:
                 edited = _replace(edited, updated_at=self.clock())
-            async with self._reserved(tenant, record.owner, adds):
+            with await self._reserve(tenant, record.owner, adds):
                 is_stored = await tasks.replace(edited)
             if is_stored:
                 if is_visible or edited.cancelled != record.cancelled:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,7 @@ from gatepost.policy.idempotency.idempotency_record import (
 from gatepost.policy.limits.stage import count_until
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
-from gatepost.storage.quota import QuotaExceeded, StorageQuota
+from gatepost.storage.quota import NOTHING_RESERVED, QuotaExceeded, Reservation, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore, WakeUps
 from gatepost.storage.stored_bytes import weight
@@ -143,7 +142,7 @@ class IdempotentExecution:
         """Call `IdempotencyStore.begin`; ToolFailure if the quota has no room for the key."""
         now = self._clock()
         try:
-            async with self._reserve(RESERVED_BYTES):
+            with await self._reserve(RESERVED_BYTES):
                 return await self._store.begin(record, now=now)
         except QuotaExceeded as full:
             # Outcomes that are stored already are still returned.
@@ -152,13 +151,10 @@ class IdempotentExecution:
                 return stored
             raise no_room(full) from None
 
-    def _reserve(self, size: int) -> AbstractAsyncContextManager[None]:
-        owner = self._template.owner
-        return (
-            nullcontext()
-            if owner is None
-            else self._quota.reserved(self.caller.tenant_id, owner, size)
-        )
+    async def _reserve(self, size: int) -> Reservation:
+        if (owner := self._template.owner) is None:
+            return NOTHING_RESERVED
+        return await self._quota.reserve(self.caller.tenant_id, owner, size)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         """Release all waiting callers, even if a store failed."""
@@ -281,7 +277,7 @@ class IdempotentExecution:
 
         async def finish() -> None:
             try:
-                async with self._reserve(len(replayable)):
+                with await self._reserve(len(replayable)):
                     await self._store.finish(template.key, template.holder, replayable, expires_at)
             except QuotaExceeded as full:
                 # Store at least that the call was carried out, so that a retry does not run it

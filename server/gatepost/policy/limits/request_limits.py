@@ -108,18 +108,22 @@ class AuditedRetries(Stage):
     def __init__(self, limits: LimitStage) -> None:
         self._limits = limits
 
-    async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
+    def __call__(
+        self, call: Call, offer: Offer, arguments: Any, proceed: Next
+    ) -> Awaitable[Outcome]:
         """Handle the call; implements `Stage`."""
+        now = self._limits.monotonic()
+        for quota in self._limits.audit_quotas_of(call.caller):
+            if quota.owes_much or quota.bucket.wait_s(now) > 0:
+                return self._ask(call, offer, arguments, proceed)
+        return proceed(call, offer, arguments)
+
+    async def _ask(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         limits = self._limits
         call_limits, now = limits.audit_limits_of(call.caller), limits.monotonic()
         if not call_limits.take(now):
             return local_refusal(call_limits, now)
-        shared_store = (
-            call_limits.shared_store
-            if any(quota.owes_much for quota in call_limits.quotas)
-            else None
-        )
-        if shared_store is not None and (
+        if (shared_store := call_limits.shared_store) is not None and (
             refusal := await limits.take_shared(shared_store, call_limits)
         ):
             return refusal

@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
 from sqlalchemy import Connection, Executable, Row
+from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from gatepost.storage.errors import StoreUnavailable
 
@@ -30,6 +32,45 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+class PreparedChange:
+    """
+    A statement that changes rows, with the names of its values, compiled once.
+
+    SQLAlchemy looks a statement up, takes its values apart and prepares a result each time: 53 µs
+    for a change of SQLite, of which 20 are left.
+    """
+
+    def __init__(self, statement: Any, dialect: Dialect, names: Sequence[str]) -> None:
+        compiled = statement.compile(dialect=dialect, column_keys=names)
+        self._statement = statement
+        self._text = str(compiled)
+        self._is_fixed = not (
+            compiled.post_compile_params or compiled.insert_prefetch or compiled.update_prefetch
+        )
+        """Whether the text is the same for all values; that of `IN` depends on their number."""
+        parameters = [compiled.binds[name] for name in compiled.positiontup or ()]
+        self._constants = {each.key: each.value for each in parameters if not each.required}
+        self._processors = [(each.key, _processor(each.type, dialect)) for each in parameters]
+
+    def run(self, connection: Connection, values: Values) -> int:
+        """Change the rows and return their number."""
+        if not self._is_fixed:
+            return connection.execute(self._statement, values).rowcount
+        if self._constants:
+            values = {**self._constants, **values}
+        parameters = [
+            values[name] if process is None else process(values[name])
+            for name, process in self._processors
+        ]
+        return connection.exec_driver_sql(self._text, tuple(parameters)).rowcount
+
+
+def _processor(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
+    """Return what makes the driver's value of a value of this type; None: it is the same."""
+    form = kind if isinstance(kind, TypeDecorator) else kind.dialect_impl(dialect)
+    return form.bind_processor(dialect)
+
+
 class Database(ABC):
     """
     Runs statements, and functions that get a connection; raises StoreUnavailable.
@@ -39,6 +80,9 @@ class Database(ABC):
 
     dialect: str
 
+    def __init__(self) -> None:
+        self._prepared: dict[tuple[Executable, tuple[str, ...]], PreparedChange] = {}
+
     async def rows(self, statement: Executable, values: Values) -> Sequence[Row[Any]]:
         """Return the rows of a SELECT, or of a change with RETURNING."""
         run = partial(_rows, statement, values)
@@ -46,7 +90,7 @@ class Database(ABC):
 
     async def change(self, statement: Executable, values: Values) -> int:
         """Change rows durably and return their number."""
-        run = partial(_changed, statement, values)
+        run = partial(self._changed, statement, values)
         return await self._run(run, within_s=ANSWER_S, is_change=True)
 
     async def change_both(self, first: SqlStatement, second: SqlStatement) -> int:
@@ -55,7 +99,7 @@ class Database(ABC):
 
         Return the number of rows that *first* changed.
         """
-        return await self.transaction(partial(_changed_both, first, second))
+        return await self.transaction(partial(self._changed_both, first, second))
 
     async def run_sync(self, at: Callable[[Connection], T]) -> T:
         """Call *at*, which reads, with a connection and return its result."""
@@ -85,20 +129,24 @@ class Database(ABC):
     ) -> T:
         """Call *at*, which reads, or executes one statement as `transaction` does."""
 
+    def _changed(self, statement: Executable, values: Values, connection: Connection) -> int:
+        key = (statement, tuple(values))
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._prepared[key] = PreparedChange(statement, connection.dialect, key[1])
+        return prepared.run(connection, values)
+
+    def _changed_both(
+        self, first: SqlStatement, second: SqlStatement, connection: Connection
+    ) -> int:
+        changed = self._changed(*first, connection)
+        if changed:
+            self._changed(*second, connection)
+        return changed
+
 
 def _rows(statement: Executable, values: Values, connection: Connection) -> Sequence[Row[Any]]:
     return connection.execute(statement, values).all()
-
-
-def _changed(statement: Executable, values: Values, connection: Connection) -> int:
-    return connection.execute(statement, values).rowcount
-
-
-def _changed_both(first: SqlStatement, second: SqlStatement, connection: Connection) -> int:
-    changed = connection.execute(*first).rowcount
-    if changed:
-        connection.execute(*second)
-    return changed
 
 
 def engine_options() -> dict[str, Any]:

@@ -72,6 +72,7 @@ class PostgresDatabase(Database):
     dialect = "postgresql"
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._url, mode = _split(url)
         self.is_pooled = mode == "transaction"
         names, process = count(1), secrets.token_hex(6)

@@ -216,6 +216,7 @@ class SqliteDatabase(Database):
     dialect = "sqlite"
 
     def __init__(self, path: str) -> None:
+        super().__init__()
         self.path, self._file = path, prepare(path)
         self._engine = engine_of(path, READERS + 1)
         self._idle: list[Connection] = []
