@@ -69,7 +69,8 @@ class Tree:
             data = bytearray()
             while len(data) < limit and (chunk := os.read(file, min(limit - len(data), CHUNK))):
                 data += chunk
-            return FileHead(bytes(data), max(os.fstat(file).st_size, len(data)))
+            status = os.fstat(file)
+            return FileHead(bytes(data), max(status.st_size, len(data)), status.st_mtime)
 
     def write(
         self,

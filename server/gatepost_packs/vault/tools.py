@@ -129,7 +129,6 @@ async def vault_read(
     catalog = VaultCatalog(ctx)
     note_path, heading, remarks = await _find_note(catalog, path)
     head = await catalog.space.head(note_path, limit=MAX_NOTE_BYTES)
-    item = await catalog.space.stat(note_path)
     note, part = await catalog.space.in_cache(lambda *_: _parsed(note_path, head, heading))
     (links, (backlinks, has_more)), state = await catalog.query(
         lambda rows: (
@@ -162,7 +161,7 @@ async def vault_read(
             NoteReference(path=f"{VAULT_PREFIX}{source}", title=title)
             for source, title in backlinks
         ],
-        modified=_time(item.modified),
+        modified=_time(head.modified),
         truncated=truncated,
         remarks=[*remarks, *filter(None, (note.front_matter.problem, state.remark))],
     )

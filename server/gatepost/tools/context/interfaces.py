@@ -55,6 +55,8 @@ class FileHead(msgspec.Struct, frozen=True):
     data: bytes
     size: int
     """Of the whole file, in bytes."""
+    modified: float
+    """Seconds since the epoch."""
 
 
 class EditedFile(msgspec.Struct, frozen=True):
