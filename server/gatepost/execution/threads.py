@@ -156,8 +156,13 @@ def _set_result(
     error: BaseException | None,
 ) -> None:
     threads.release()
+    settle(answer, result, error)
+
+
+def settle(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Give a caller the result or the error of what ran in a thread, unless it has left."""
     if answer.done():
-        return  # the call was cancelled
+        return
     if error is None:
         answer.set_result(result)
     elif isinstance(error, StopIteration | GeneratorExit):

@@ -6,11 +6,13 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gatepost.execution.failure import ToolFailure
+from gatepost.execution.threads import settle
 from gatepost.tools.context.interfaces import (
     EditedFile,
     FileHead,
@@ -106,7 +108,7 @@ class DirectoryState:
         self.running = set() if running is None else running
         """The work of all tenants that is running; each is stopped by its event."""
         self._owned = FolderOwnership(root, tenant, self.resolver)
-        self._threads = threads
+        self._threads = threads or ThreadPoolExecutor(THREADS_PER_TENANT, "workspace")
         self._running_threads = asyncio.Semaphore(THREADS_PER_TENANT)
         self._changes = asyncio.Lock()
 
@@ -114,22 +116,39 @@ class DirectoryState:
         """
         Run blocking work in a thread; it gets an event that is set when the caller stops waiting.
         """
+        loop = asyncio.get_running_loop()
         async with self._running_threads:
             stop = threading.Event()
             self.running.add(stop)
-            future = asyncio.get_running_loop().run_in_executor(
-                self._threads, self._check_owner_and_run, work, stop
-            )
-            future.add_done_callback(lambda _: self.running.discard(stop))
+            # Not the future of `run_in_executor`: if its wait is cancelled, so is the work, while
+            # its thread continues and its result is lost.
+            answer: asyncio.Future[T] = loop.create_future()
+            ended = self._threads.submit(self._check_owner_and_run, work, stop)
+            ended.add_done_callback(partial(self._report_end, loop, stop, answer))
             try:
-                # Wait for the task and not for its result: a cancelled wait would cancel the task
-                # at once, while its thread continues and its result is lost.
-                await asyncio.wait((future,))
+                return await answer
             except asyncio.CancelledError:
                 stop.set()
-                future.add_done_callback(_discard_error)
                 raise
-            return future.result()
+
+    def _report_end(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stop: threading.Event,
+        answer: asyncio.Future[T],
+        ended: Future[T],
+    ) -> None:
+        """Hand the end of work to the event loop; called in any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(self._settle, stop, answer, ended)
+
+    def _settle(self, stop: threading.Event, answer: asyncio.Future[T], ended: Future[T]) -> None:
+        self.running.discard(stop)
+        if ended.cancelled():
+            answer.cancel()
+            return
+        error = ended.exception()
+        settle(answer, ended.result() if error is None else None, error)
 
     async def change(self, work: Callable[[UsageChange, threading.Event], T]) -> T:
         """Run blocking work that changes files: one change at a time, counted."""
@@ -190,12 +209,6 @@ class DirectoryState:
         return WorkspaceUsage(
             sum(count.bytes for count in counts), sum(count.files for count in counts)
         )
-
-
-def _discard_error(future: asyncio.Future[Any]) -> None:
-    """Retrieve the result, so that asyncio does not log an error whose caller has gone."""
-    if not future.cancelled():
-        future.exception()
 
 
 class TenantWorkspace:
