@@ -6,7 +6,7 @@ import typing
 if typing.TYPE_CHECKING:
     from gatepost.config.pack_registration import PackRegistration, built_in_packs
     from gatepost.config.pack_settings import CredentialUse, PackSettings, SettingFault
-    from gatepost.documents.json_shape import decoded
+    from gatepost.documents.json_shape import decoded, decoded_within
     from gatepost.documents.yaml_reader import YamlError, YamlLimits, read_yaml
     from gatepost.execution.failure import Failure, FailureKind, ToolFailure
     from gatepost.policy.script_reviews.script import FoundScripts, Script, ScriptSource
@@ -99,6 +99,7 @@ __all__ = [
     "YamlLimits",
     "built_in_packs",
     "decoded",
+    "decoded_within",
     "is_reference",
     "read_yaml",
     "tool_method",
@@ -143,7 +144,7 @@ _PLACES = {
         "UrlElicitation",
     ),
     "gatepost.execution.failure": ("Failure", "FailureKind", "ToolFailure"),
-    "gatepost.documents.json_shape": ("decoded",),
+    "gatepost.documents.json_shape": ("decoded", "decoded_within"),
     "gatepost.tools.authoring.tool_methods": ("tool_method",),
     "gatepost.tools.authoring.pack": ("Pack",),
     "gatepost.tools.context.sampling": ("Sampled", "Sampling"),

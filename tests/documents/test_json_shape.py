@@ -2,9 +2,11 @@
 
 from math import isfinite
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatepost import decoded_within
 from gatepost.documents.json_shape import may_overflow
 
 
@@ -24,3 +26,13 @@ def test_a_number_that_is_infinite_is_never_overlooked(
         float(number)
     )
     assert not may_overflow(b'{"name": "A row", "total": 12.5, "tags": ["a", "e"], "id": 9}')
+
+
+def test_json_of_another_process_has_as_many_values_as_allowed() -> None:
+    """Decoding them delays all other calls, and so does a number of very many digits."""
+    body = b'[1,"a,b",{"c":[2]}]'
+
+    assert decoded_within(body, 40_000) == [1, "a,b", {"c": [2]}]
+    for too_much in (b"[" + b"[]," * 40_000 + b"1]", b"[" + b"1" * 100_000 + b"]"):
+        with pytest.raises(ValueError, match="more than"):
+            decoded_within(too_much, 40_000)

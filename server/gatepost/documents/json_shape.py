@@ -62,6 +62,17 @@ def decoded(body: bytes) -> Any:
     return _decode(body)
 
 
+def decoded_within(body: bytes, max_values: int) -> Any:
+    """
+    Decode JSON to Python values, of which it may have *max_values*.
+
+    Raises DecodeError, ValueError also for too many values or too long a number, or RecursionError.
+    """
+    if too_much := excess(body, max_values):
+        raise ValueError(too_much)
+    return _decode(body)
+
+
 def decoder_of(kind: type[T]) -> Callable[[bytes], T]:
     """Return a decoder of JSON as *kind* that reads the numbers of `Any` as `decoded` does."""
     return msgspec.json.Decoder(kind, float_hook=_float).decode

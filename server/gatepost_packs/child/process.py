@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from gatepost import decoded_within
 from gatepost.sandbox import (
     LAUNCHER,
     SYSTEM,
@@ -28,6 +29,8 @@ WORKERS_AT_ONCE = 8
 """Workers at once in one server process; further calls wait, within their time."""
 MEMORY_BYTES = 1_000_000_000
 MAX_ANSWER_BYTES = 20_000_000
+MAX_VALUES = 400_000
+"""The maximum number of values in an answer: all calls wait while they are decoded."""
 CHANNEL = 3
 """The descriptor on which a fork server gets its requests."""
 LAUNCH_FOLDER = str(Path(LAUNCHER).parent)
@@ -68,8 +71,8 @@ async def ask(
     if result.code != 0 or result.cut[0]:
         raise WorkerFailed(f"exit code {result.code}")
     try:
-        return msgspec.json.decode(result.out)
-    except msgspec.DecodeError as error:
+        return decoded_within(result.out, MAX_VALUES)
+    except (ValueError, RecursionError) as error:
         raise WorkerFailed("no answer") from error
 
 

@@ -43,6 +43,11 @@ REASONS: dict[str, tuple[FailureKind, str]] = {
         "validation",
         "{file} has a value that is nested more than {depth} levels deep. Make it flatter.",
     ),
+    "values": (
+        "validation",
+        "{file} has more than {message} values at once, or a number of too many digits. "
+        "Let it answer or call tools in parts.",
+    ),
     "stack": (
         "validation",
         "{file} is nested too deeply for its interpreter, in its text or in its data. "

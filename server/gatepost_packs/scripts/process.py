@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 import starlark
 
-from gatepost import ToolFailure
+from gatepost import ToolFailure, decoded_within
 from gatepost.sandbox import LAUNCHER, SYSTEM, Confined, ConnectedProcess, ForkingProgram, NotForked
 from gatepost_packs.scripts import worker
 from gatepost_packs.scripts.settings import MAX_OUTPUT, ScriptsSettings
@@ -36,6 +36,11 @@ CHANNEL = 3
 MAX_FRAME = 6 * MAX_OUTPUT + 65_536
 MAX_DEPTH = 64
 """The nesting limit of requests, so that any value of a script can be sent on."""
+MAX_ARGUMENT_VALUES, MAX_VALUES = 40_000, 100_000
+"""
+The maximum number of values in the arguments of a call, as in a request, and in a result. All calls
+of the server wait while they are decoded.
+"""
 PROGRESS_S = 1.0
 MEGABYTE = 1 << 20
 
@@ -75,13 +80,13 @@ class ToolRequested(msgspec.Struct, frozen=True, tag_field="type", tag="call"):
     """A script calls a tool."""
 
     tool: str
-    arguments: dict[str, Any]
+    arguments: msgspec.Raw
 
 
 class ScriptValue(msgspec.Struct, frozen=True, tag_field="type", tag="done"):
     """A script has ended with its value."""
 
-    value: Any
+    value: msgspec.Raw
 
 
 class FailureReport(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
@@ -168,9 +173,10 @@ class ScriptProcess:
         while True:
             frame = await self._frame()
             if isinstance(frame, ScriptValue):
-                if depth_of(frame.value) > MAX_DEPTH:
-                    raise ScriptFailed("depth")
-                return frame.value
+                data = bytes(frame.value)
+                if len(data) > self._settings.max_output_bytes:
+                    raise ScriptFailed("output")
+                return value_of(data, MAX_VALUES)
             if isinstance(frame, FailureReport):
                 raise ScriptFailed(frame.reason, frame.message[: 2 * worker.MAX_MESSAGE])
             if isinstance(frame, PrintedText):
@@ -181,6 +187,8 @@ class ScriptProcess:
                 await self._call(frame)
 
     def _print(self, text: str) -> None:
+        if not text:
+            raise ScriptFailed("crash")  # a flood of these would count against no limit
         self._printed_bytes += len(text.encode())
         if self._printed_bytes > self._settings.max_output_bytes:
             raise ScriptFailed("output")
@@ -190,9 +198,10 @@ class ScriptProcess:
         self._calls += 1
         if self._calls > self._settings.max_calls:
             raise ScriptFailed("calls")
-        if depth_of(request.arguments) > MAX_DEPTH:
-            raise ScriptFailed("depth")
-        await self._send(await self._host.call(request.tool, request.arguments))
+        arguments = value_of(bytes(request.arguments), MAX_ARGUMENT_VALUES)
+        if not isinstance(arguments, dict):
+            raise ScriptFailed("crash")
+        await self._send(await self._host.call(request.tool, arguments))
 
     async def _send(self, frame: Mapping[str, Any]) -> None:
         data = _encode(frame)
@@ -294,6 +303,21 @@ SIGNAL_REASONS = {
 def end_of(code: int) -> str:
     """Return why a process ended without a message, by its exit code."""
     return SIGNAL_REASONS.get(code, "crash")
+
+
+def value_of(data: bytes, max_values: int) -> Any:
+    """Return a JSON value that a worker sent; raises ScriptFailed if it is too much."""
+    try:
+        value = decoded_within(data, max_values)
+    except RecursionError:
+        raise ScriptFailed("depth") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise ScriptFailed("crash") from None
+    except ValueError:
+        raise ScriptFailed("values", f"{max_values}") from None
+    if depth_of(value) > MAX_DEPTH:
+        raise ScriptFailed("depth")
+    return value
 
 
 def depth_of(value: Any) -> int:

@@ -221,6 +221,7 @@ MALFORMED_REPLIES = {
     "a reason of its own": "t('failed', reason='{it}', message='{0}')",
     "more text than may be": "for _ in range(9): t('print', text='x' * 900)",
     "calls without end": "for _ in range(999): t('call', tool='x', arguments={})",
+    "empty texts without end": "while True: t('print', text='')",
     "an exit": "os._exit(3)",
     "a signal": "os.kill(os.getpid(), 9)",
     "a stack that is over": "os.kill(os.getpid(), 11)",
@@ -242,6 +243,41 @@ async def test_any_output_of_a_worker_ends_in_a_failure_with_a_sentence(
     failure = failure_of(ended.value, "x.star", SETTINGS).failure
     assert failure.message.startswith("Script 'x.star' ")
     assert children() == before
+
+
+LARGE_MESSAGES = {
+    "arguments of many values": ("t('call', tool='x', arguments={'a': [[]] * 50_000})", "values"),
+    "a long number": (
+        """f(b'{"type":"call","tool":"x","arguments":{"a":' + b"1" * 90_000 + b"}}")""",
+        "values",
+    ),
+    "a result of many values": ("t('done', value=[[]] * 150_000)", "values"),
+    "a result that is too large": ("t('done', value='x' * 1_000_000)", "output"),
+}
+
+
+@each(("does", "reason"), LARGE_MESSAGES.values(), ids=LARGE_MESSAGES.keys())
+async def test_a_message_that_would_delay_other_calls_is_refused(does: str, reason: str) -> None:
+    """All calls wait while its values are decoded."""
+    with pytest.raises(ScriptFailed) as ended:
+        await run(
+            "1",
+            settings=ScriptsSettings(max_output_bytes=1_000_000),
+            command=(sys.executable, "-I", "-S", "-c", WORKER_PROLOGUE + does),
+        )
+
+    assert ended.value.reason == reason
+
+
+async def test_a_script_may_have_many_values_but_not_in_one_call() -> None:
+    """The maximum for a call is that of a request; a result has as many as its bytes allow."""
+    ran = await run("[1] * 60000", settings=ScriptsSettings())
+    with pytest.raises(ScriptFailed) as ended:
+        await run("call('x', a = [1] * 60000)")
+
+    message = failure_of(ended.value, "x.star", SETTINGS).failure.message
+    assert len(ran.value) == 60_000
+    assert "more than 40000 values" in message
 
 
 HANGING_WORKERS = {
