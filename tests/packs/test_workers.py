@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -230,6 +231,35 @@ async def test_a_worker_that_cannot_be_imported_fails(tmp_path: Path) -> None:
 
     path.write_text(WORKER, encoding="utf-8")
     assert await ask(path, {"call": "nothing"}, timeout_s=20) is None
+
+
+@forks_only
+async def test_processes_that_do_not_react_are_replaced(
+    worker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker can stop all of them where the kernel does not confine signals."""
+    monkeypatch.setattr("gatepost.sandbox.fork_server_client.STALLED_S", 0.2)
+    monkeypatch.setattr("gatepost.sandbox.child.GRACE_S", 0.2)
+    _, ready, _ = await ask(worker, {"call": "processes"}, timeout_s=20)
+    launcher = parent_of(ready)
+    for pid in (launcher, ready):
+        os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        await ask(worker, {"call": "nothing"}, timeout_s=0.2)
+
+    assert await ask(worker, {"call": "nothing"}, timeout_s=20) is None
+    for pid in (launcher, ready):
+        await asyncio.to_thread(eventually, partial(has_ended, pid), within=20)
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[1])
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended; it may wait for its parent."""
+    return not is_alive(pid)
 
 
 @forks_only

@@ -97,8 +97,12 @@ class StartedProcess:
                 self._server.kill_if_stalled()
 
     def killer(self) -> Callable[[], None]:
-        """Return a function that kills its process group, and does not keep the loop."""
-        return partial(self._server.signal, self._id, signal.SIGKILL)
+        """
+        Return a function that kills its process group, and does not keep the loop.
+
+        The fork server is killed too if it does not read that within a time.
+        """
+        return partial(self._server.kill, self._id)
 
 
 class ProcessOutput:
@@ -263,6 +267,16 @@ class ForkServerClient:
         self._unsent.append(msgspec.json.encode({"signal": number, "to": request_id}))
         if len(self._unsent) == 1 and not self._has_sent_signals():
             asyncio.get_running_loop().add_writer(self._channel.fileno(), self._send_later)
+
+    def kill(self, request_id: int) -> None:
+        """Kill the process group of a request, or this server if it does not do so in time."""
+
+        def kill_unless_ended() -> None:
+            if request_id in self._running:
+                self.kill_if_stalled()
+
+        self.signal(request_id, signal.SIGKILL)
+        asyncio.get_running_loop().call_later(STALLED_S, kill_unless_ended)
 
     def _send_later(self) -> None:
         if self._has_sent_signals() and not self._is_closed:
