@@ -18,6 +18,7 @@ pytestmark = pytest.mark.requirement("X2")
 forks_only = pytest.mark.skipif(not can_fork(), reason="this system has no fork servers")
 
 WORKER = """
+import _thread
 import os
 import resource
 import signal
@@ -74,6 +75,8 @@ def harm(argument):
         "a file of Python's": lambda: open(os.__file__, "a"),
         "a secret": lambda: open("/etc/shadow"),
         "a program": lambda: subprocess.run(["/bin/true"]),
+        "a process": lambda: os.fork() or os._exit(0),
+        "a thread": lambda: _thread.start_new_thread(nothing, ()),
         "a connection": lambda: socket.create_connection(("127.0.0.1", 9), 1),
         "a datagram": lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"a", ("127.0.0.1", 9)),
         "more memory": lambda: bytearray(2_000_000_000),
@@ -83,7 +86,7 @@ def harm(argument):
     for name, work in harms.items():
         try:
             work()
-        except (OSError, MemoryError, ValueError) as error:
+        except (OSError, MemoryError, ValueError, RuntimeError) as error:
             outcomes[name] = type(error).__name__
     return outcomes
 
@@ -136,9 +139,11 @@ async def test_a_worker_that_takes_too_long_is_ended(worker: Path) -> None:
     assert await ask(worker, {"call": "nothing"}, timeout_s=20) is None
 
 
-@pytest.mark.usefixtures("way_to_start")
-async def test_processes_that_a_worker_leaves_behind_are_killed(worker: Path) -> None:
-    """A library that was broken may start some."""
+async def test_processes_that_a_worker_leaves_behind_are_killed(
+    worker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that was broken may start some; a worker that is forked can start none."""
+    monkeypatch.setattr("gatepost.sandbox.child.can_fork", lambda: False)
     pid = await ask(worker, {"call": "outlive"}, timeout_s=20)
 
     await asyncio.to_thread(eventually, lambda: not group_members(pid), within=20)
@@ -213,24 +218,13 @@ async def test_a_request_reaches_nothing_of_the_others(worker: Path) -> None:
         "a file of Python's": "PermissionError",
         "a secret": "PermissionError",
         "a program": "PermissionError",
+        "a process": "PermissionError",
+        "a thread": "RuntimeError",
         "a connection": "PermissionError",
         "a datagram": "PermissionError",
         "more memory": "MemoryError",
         "a limit": "ValueError",
     }
-
-
-@forks_only
-async def test_a_worker_that_cannot_be_imported_fails(tmp_path: Path) -> None:
-    """A file of an installation may be damaged."""
-    path = tmp_path / "worker.py"
-    path.write_text("raise ImportError", encoding="utf-8")
-
-    with pytest.raises(WorkerFailed):
-        await ask(path, {}, timeout_s=20)
-
-    path.write_text(WORKER, encoding="utf-8")
-    assert await ask(path, {"call": "nothing"}, timeout_s=20) is None
 
 
 @forks_only
@@ -260,6 +254,19 @@ def parent_of(pid: int) -> int:
 def has_ended(pid: int) -> bool:
     """Return whether a process has ended; it may wait for its parent."""
     return not is_alive(pid)
+
+
+@forks_only
+async def test_a_worker_that_cannot_be_imported_fails(tmp_path: Path) -> None:
+    """A file of an installation may be damaged."""
+    path = tmp_path / "worker.py"
+    path.write_text("raise ImportError", encoding="utf-8")
+
+    with pytest.raises(WorkerFailed):
+        await ask(path, {}, timeout_s=20)
+
+    path.write_text(WORKER, encoding="utf-8")
+    assert await ask(path, {"call": "nothing"}, timeout_s=20) is None
 
 
 @forks_only

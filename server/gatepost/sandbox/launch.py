@@ -62,6 +62,8 @@ CALLS = {
     "sched_setaffinity": {"x86_64": 203, "aarch64": 122},
     "sched_setattr": {"x86_64": 314, "aarch64": 274},
 }
+STARTS_OF_PROCESSES = {"x86_64": (56, 57, 58, 435), "aarch64": (220, 435)}
+"""clone, fork, vfork and clone3."""
 SETUP_OF_URING, OTHER_CALLS = 425, 0x40000000
 """io_uring makes sockets too, and x86-64 has a second number for each call (x32)."""
 LOAD, EQUALS, GREATER_OR_EQUAL, RETURN = 0x20, 0x15, 0x35, 0x06
@@ -204,11 +206,24 @@ def filter_calls(*, offline: bool) -> None:
     server too; Landlock knows TCP alone, and leaving the network takes rights that a server should
     not have. A kernel or a machine that cannot do this leaves what there is (seccomp(2)).
     """
-    if not (steps := filter_of(offline=offline)):
-        return
-    code = ctypes.create_string_buffer(steps)
-    program = struct.pack("@HP", len(steps) // STEP_BYTES, ctypes.addressof(code))
-    _libc.prctl(SECCOMP, FILTER, ctypes.c_char_p(program), 0, 0)
+    _add_filter(filter_of(offline=offline))
+
+
+def forbid_processes() -> None:
+    """Refuse to start processes and threads; as a limit, this would not hold for root."""
+    machine = os.uname().machine
+    if sys.platform == "linux" and machine in ARCHITECTURES:
+        steps = _first_steps(machine)
+        for number in STARTS_OF_PROCESSES[machine]:
+            steps += [(EQUALS, 0, 1, number), (RETURN, 0, 0, FORBIDDEN)]
+        _add_filter(_packed([*steps, (RETURN, 0, 0, ALLOWED)]))
+
+
+def _add_filter(steps: bytes) -> None:
+    if steps:
+        code = ctypes.create_string_buffer(steps)
+        program = struct.pack("@HP", len(steps) // STEP_BYTES, ctypes.addressof(code))
+        _libc.prctl(SECCOMP, FILTER, ctypes.c_char_p(program), 0, 0)
 
 
 def filter_of(*, offline: bool) -> bytes:
@@ -219,8 +234,9 @@ def filter_of(*, offline: bool) -> bytes:
     return _filters.get(offline, b"")
 
 
-def _filter(machine: str, *, offline: bool) -> bytes:
-    steps = [
+def _first_steps(machine: str) -> list[tuple[int, int, int, int]]:
+    """Return the steps that refuse calls by other numbers, and load the number."""
+    return [
         (LOAD, 0, 0, ARCHITECTURE),
         (EQUALS, 1, 0, ARCHITECTURES[machine]),
         (RETURN, 0, 0, MISSING),
@@ -228,6 +244,14 @@ def _filter(machine: str, *, offline: bool) -> bytes:
         (GREATER_OR_EQUAL, 0, 1, OTHER_CALLS),
         (RETURN, 0, 0, MISSING),
     ]
+
+
+def _packed(steps: Iterable[tuple[int, int, int, int]]) -> bytes:
+    return b"".join(struct.pack("HBBI", *step) for step in steps)
+
+
+def _filter(machine: str, *, offline: bool) -> bytes:
+    steps = _first_steps(machine)
     # Argument 0 is which process or group; of those with two, 0 is whether it is a whole user.
     steps += _only(machine, "prlimit64", FORBIDDEN, argument=0, allowed=(0,))
     for name in ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr"):
@@ -240,8 +264,7 @@ def _filter(machine: str, *, offline: bool) -> bytes:
     if offline:
         steps += [(EQUALS, 0, 1, SETUP_OF_URING), (RETURN, 0, 0, MISSING)]
         steps += _only(machine, "socket", DENIED, argument=0, allowed=(AF_UNIX,))
-    steps.append((RETURN, 0, 0, ALLOWED))
-    return b"".join(struct.pack("HBBI", *step) for step in steps)
+    return _packed([*steps, (RETURN, 0, 0, ALLOWED)])
 
 
 def _only(

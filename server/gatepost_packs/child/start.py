@@ -44,6 +44,7 @@ def serve(worker: str, descriptor: int, folder: str) -> None:
         answers, seconds = silenced(), request["seconds"]
         launch["forbid_new_rights"]()  # and end with this process
         launch["separate"]()
+        launch["forbid_processes"]()  # which could outlive this one
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         signal.alarm(seconds)
         with open(0, "rb", closefd=False) as requests:

@@ -163,6 +163,7 @@ def confine(limits: dict[str, Any], launch: Any, memory: int | None) -> None:
     # If the server vanishes, the kernel ends this process at once, or else at this time.
     signal.setitimer(signal.ITIMER_REAL, limits["wall_s"] + 1)
     launch.forbid_new_rights()
+    launch.forbid_processes()
     if launch.landlock_version():
         launch.confine({}, ())
     # At the first limit a signal gives the reason; at the second the kernel kills the process.

@@ -160,6 +160,8 @@ ESCAPE_ATTEMPTS = {
     "open a socket": "socket.socket()",
     "open a socket of the machine": "socket.socket(socket.AF_UNIX)",
     "make a pipe": "os.pipe()",
+    "start a process": "os.fork() or os._exit(0)",
+    "start a thread": "__import__('_thread').start_new_thread(print, ())",
     "have more open files": "resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9)); os.open('/', 0)",
     "signal the server": "os.kill(os.getppid(), 0)",
     "take memory": "bytearray(200_000_000)",
@@ -174,7 +176,7 @@ async def test_a_worker_is_refused_every_resource(attempt: str, tmp_path: Path) 
         "    try:\n"
         f"        {attempt}\n"
         "        value = 'done'\n"
-        "    except (OSError, ValueError, MemoryError) as error:\n"
+        "    except (OSError, ValueError, MemoryError, RuntimeError) as error:\n"
         "        value = 'refused'"
     )
 
