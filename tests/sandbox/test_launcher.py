@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from gatepost.sandbox import child, fork_server_client, launch, launcher
 from gatepost.sandbox.child import Confined, ProcessResult, run
 from tests.sandbox.test_child import group_of, run_program, shell
 from tests.support.measuring import eventually, is_alive
+from tests.support.processes import python_environment
 
 pytestmark = [
     pytest.mark.requirement("X2"),
@@ -132,6 +134,40 @@ async def test_programs_of_a_killed_launcher_end_and_others_get_a_new_one(tmp_pa
     assert (await running).code == -signal.SIGKILL
     await asyncio.to_thread(eventually, lambda: not is_alive(started), within=20)
     assert await launcher_pid(tmp_path) != first
+
+
+LEAVING_CHILDREN = "setsid sleep 100 & sleep 100 & exec sleep 100"
+
+
+async def test_all_that_programs_started_ends_with_a_killed_launcher(tmp_path: Path) -> None:
+    """A child may have left the group of its program; its output does not keep the call."""
+    first = await launcher_pid(tmp_path)
+    running = asyncio.create_task(run_program(shell(tmp_path, LEAVING_CHILDREN), 120))
+    await asyncio.to_thread(eventually, lambda: len(group_of(tmp_path)) == 3, within=20)
+    started = group_of(tmp_path)
+    os.kill(first, signal.SIGKILL)
+
+    assert (await running).code == -signal.SIGKILL
+    await asyncio.to_thread(eventually, lambda: not any(map(is_alive, started)), within=20)
+
+
+def test_all_that_programs_started_ends_with_a_killed_server(tmp_path: Path) -> None:
+    """The launcher sees its end."""
+    code = (
+        "import asyncio; from gatepost.sandbox import *; "
+        f"program = Confined(argv=('/bin/sh', '-c', {LEAVING_CHILDREN!r}), "
+        f"env={{'PATH': '/usr/bin:/bin'}}, root={str(tmp_path)!r}); "
+        "asyncio.run(run(program, timeout_s=60, max_bytes=9))"
+    )
+    server = subprocess.Popen([sys.executable, "-c", code], env=python_environment())
+    try:
+        eventually(lambda: len(group_of(tmp_path)) == 3, within=20)
+        started = group_of(tmp_path)
+    finally:
+        server.kill()
+        server.wait(60)
+
+    eventually(lambda: not any(map(is_alive, started)), within=20)
 
 
 async def test_a_service_manager_ends_programs_but_not_the_launcher(tmp_path: Path) -> None:

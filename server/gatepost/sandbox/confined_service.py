@@ -2,24 +2,19 @@
 
 import asyncio
 import contextlib
-import os
 import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
 
 import msgspec
 
 from gatepost.sandbox.child import GRACE_S, Confined, signalled, spawned
+from gatepost.sandbox.process_mark import MARK_BITS, kill_marked
 
-MARK_BITS = 62
-"""The size of the mark that all processes of one program inherit (`launch.MARK_LIMIT`)."""
 LOOK_S = 1.0
 """How long output may be silent before the service checks whether the program still runs."""
 CHUNK = 65_536
-ROUNDS = 5
-"""How many times the service searches for processes that were started while others were killed."""
 MAX_BUFFERED = 16_000_000
 
 
@@ -120,27 +115,5 @@ class ConfinedService:
                 await self._process.wait()
 
     def _clear(self) -> None:
-        for _ in range(ROUNDS):
-            pids = list(_marked(self._mark))
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            if not pids:
-                break
+        kill_marked(self._mark)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _marked(mark: int) -> Iterator[int]:
-    """Yield the processes that have a mark among their limits (`launch.MARK_LIMIT`)."""
-    limit = str(mark).encode()
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return  # not Linux
-    for name in filter(str.isdigit, names):
-        try:
-            with open(f"/proc/{name}/limits", "rb") as limits:
-                if limit in limits.read().split():
-                    yield int(name)
-        except OSError:
-            continue  # it is gone

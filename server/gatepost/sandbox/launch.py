@@ -2,9 +2,9 @@
 Give up every right that a program does not need, and then execute the program.
 
 This runs in a process of its own, started as a file by `python -I -S`: for one program, or with
-`--serve DESCRIPTOR` for one after another (`fork_loop`). It imports only the standard library, and
-little of it, because a program waits for the imports. To do the same in a process that the server
-forked would run Python between fork and exec, which may deadlock in a process with threads.
+`--serve DESCRIPTOR MARK` for one after another (`fork_loop`). It imports only the standard library,
+and little of it, because a program waits for the imports. To do the same in a process that the
+server forked would run Python between fork and exec, which may deadlock in a process with threads.
 """
 
 from __future__ import annotations
@@ -361,8 +361,8 @@ def _pairs(values: Iterable[str]) -> Iterable[tuple[str, str]]:
         yield left, right
 
 
-def _serve(descriptor: int) -> None:
-    """Execute programs that the server asks for; they share what is done here."""
+def _serve(descriptor: int, mark: int) -> None:
+    """Execute programs that the server asks for; they share what is done here, and the mark."""
 
     def start(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         handles = zip(descriptors, request["handles"], strict=True)
@@ -372,13 +372,19 @@ def _serve(descriptor: int) -> None:
     for offline in (False, True):
         filter_of(offline=offline)
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    __import__("fork_loop").serve(descriptor, start)
+    process_mark, fork_loop = __import__("process_mark"), __import__("fork_loop")
+    _limit({"LOCKS": mark})
+    try:
+        fork_loop.serve(descriptor, start)
+    finally:
+        # Those that have left the groups of their programs, or were started by forks of them.
+        process_mark.kill_marked(mark)
 
 
 if __name__ == "__main__":
     try:
         if sys.argv[1] == "--serve":
-            _serve(int(sys.argv[2]))
+            _serve(int(sys.argv[2]), int(sys.argv[3]))
         else:
             execute(sys.argv[1:], os.environ)
     except OSError as failure:
