@@ -17,8 +17,8 @@ from gatepost_packs.scripts.process import (
     ScriptWork,
     depth_of,
     perform,
-    queue,
 )
+from gatepost_packs.scripts.script_queue import queue
 from gatepost_packs.scripts.settings import LONGEST_S, ScriptsSettings
 from gatepost_packs.scripts.worker import HOST_FUNCTIONS
 from gatepost_packs.text import encoded

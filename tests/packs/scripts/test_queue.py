@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from gatepost.execution.failure import ToolFailure
-from gatepost_packs.scripts.process import ScriptQueue
+from gatepost_packs.scripts.script_queue import ScriptQueue
 from gatepost_packs.scripts.settings import ScriptsSettings
 
 pytestmark = pytest.mark.requirement("P10")
