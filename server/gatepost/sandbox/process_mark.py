@@ -6,7 +6,6 @@ The launcher imports this too, so it imports only the standard library.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 
@@ -26,8 +25,10 @@ def kill_marked(mark: int) -> None:
     for _ in range(ROUNDS):
         pids = list(_marked(mark))
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            try:
                 os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
         if not pids:
             break
 
