@@ -66,6 +66,10 @@ def spin(argument):
         pass
 
 
+def many_values(argument):
+    return [0] * argument
+
+
 def harm(argument):
     harms = {
         "a sibling": lambda: os.kill(argument, 0),
@@ -128,6 +132,16 @@ async def test_a_worker_that_crashes_fails_its_own_request(
         await ask(worker, {"call": "end", "argument": number}, timeout_s=20)
 
     assert await ask(worker, {"call": "nothing"}, timeout_s=20) is None
+
+
+@pytest.mark.usefixtures("way_to_start")
+async def test_an_answer_of_very_many_values_is_none(worker: Path) -> None:
+    """All other calls wait while values are decoded, and a library may have been broken."""
+    answer = await ask(worker, {"call": "many_values", "argument": 900}, timeout_s=20)
+    with pytest.raises(WorkerFailed):
+        await ask(worker, {"call": "many_values", "argument": 2_000}, timeout_s=20)
+
+    assert answer == [0] * 900
 
 
 @pytest.mark.usefixtures("way_to_start")

@@ -61,6 +61,8 @@ WORKER = Path(__file__).with_name("worker.py")
 WORK_SHARE = 0.6
 """The share of the reading time for expanding recurrences; the rest is for parsing."""
 MAX_GAPS = 20
+MAX_VALUES = 400_000
+"""The maximum number of values that a worker answers: of 1,000 events, and of all left out."""
 
 
 class CalendarEvent(BaseModel):
@@ -218,7 +220,9 @@ def _request_of(documents: CalendarDocuments) -> dict[str, Any]:
 async def _read(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     narrower = "Ask for one calendar, or for a shorter period."
     try:
-        read: dict[str, Any] = await ask(WORKER, request, timeout_s=timeout_s)
+        read: dict[str, Any] = await ask(
+            WORKER, request, timeout_s=timeout_s, max_values=MAX_VALUES
+        )
     except TimeoutError:
         message = (
             f"The calendars were fetched, but could not be parsed within {timeout_s:g} s. "

@@ -29,8 +29,8 @@ WORKERS_AT_ONCE = 8
 """Workers at once in one server process; further calls wait, within their time."""
 MEMORY_BYTES = 1_000_000_000
 MAX_ANSWER_BYTES = 20_000_000
-MAX_VALUES = 400_000
-"""The maximum number of values in an answer: all calls wait while they are decoded."""
+MAX_VALUES = 1_000
+"""The usual maximum number of values in an answer: all calls wait while they are decoded."""
 CHANNEL = 3
 """The descriptor on which a fork server gets its requests."""
 LAUNCH_FOLDER = str(Path(LAUNCHER).parent)
@@ -50,14 +50,15 @@ async def ask(
     timeout_s: float,
     handles: tuple[tuple[int, int], ...] = (),
     reads: tuple[str, ...] = (),
+    max_values: int = MAX_VALUES,
 ) -> Any:
     """
     Return the result of `answer` in the file *worker* for *request*; both are JSON values.
 
     The worker reads Python's own files and *reads*, writes no file, opens no connection, and
     inherits only *handles*, each by its second number. Without either, a process that has imported
-    the worker is forked, which takes a tenth of starting one. Raises WorkerFailed, or TimeoutError
-    after *timeout_s*.
+    the worker is forked, which takes a tenth of starting one. Raises WorkerFailed, also for a
+    result of more than *max_values* values, or TimeoutError after *timeout_s*.
     """
     workers = _workers.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(WORKERS_AT_ONCE))
     seconds = math.ceil(timeout_s) + 1
@@ -71,7 +72,7 @@ async def ask(
     if result.code != 0 or result.cut[0]:
         raise WorkerFailed(f"exit code {result.code}")
     try:
-        return decoded_within(result.out, MAX_VALUES)
+        return decoded_within(result.out, max_values)
     except (ValueError, RecursionError) as error:
         raise WorkerFailed("no answer") from error
 
