@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from gatepost.policy.approvals import request_lists
 from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.policy.idempotency import execution
@@ -12,6 +13,7 @@ from gatepost.policy.idempotency.execution import LEASE_S
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
+from tests.support.endpoint import a_caller
 from tests.support.runners import (
     ACME,
     BOB,
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.requirement("A7")
 LIVES_S = 300.0
 """How long an approval is valid here, in seconds: the default of the configuration."""
 WITHIN_S = 30
+OTHER_TENANT = "globex"
 
 
 class RecordedDeployment(ApprovalDeployment):
@@ -172,6 +175,27 @@ async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) 
     assert await at(other, request) == ("used", "")
     assert deployment.reported_changes() == ["requested", "approved", "used"]
     assert await tenant.approvals.undecided() == []
+
+
+async def test_running_calls_keep_no_other_request_from_expiring(
+    deployment: RecordedDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant whose calls run for longer than their approvals delays no other tenant."""
+    monkeypatch.setattr(request_lists, "DUE", 1)
+    here, other = deployment.replica(), deployment.replica()
+    _, call = await running(deployment, here, "act")
+    for what in "bcd":
+        await here.call(caller=a_caller(tenant_id=OTHER_TENANT), what=what)
+    deployment.clock.now += LIVES_S
+    [its] = here.runs._open.values()
+    await its._renew()
+
+    await other.service.expire_due()
+
+    records = await deployment.records.for_tenant(OTHER_TENANT).approvals.ended(None, 9)
+    assert [record.state for record in records] == ["expired"] * 3
+    call.cancel()
+    await asyncio.wait([call, its.task], timeout=WITHIN_S)
 
 
 async def test_an_approval_counts_as_used_although_its_outcome_was_not_fetched(

@@ -31,7 +31,7 @@ PAGE = 50
 MAX_READ = 200
 """Requests that are read at once to erase a person from all."""
 DUE = 100
-"""Requests that are expired at once."""
+"""Requests that are looked up at once to expire them."""
 EXPIRE_EVERY_S = 5.0
 TIDY_EVERY = 720
 """Rejected scripts, which are kept for weeks, are removed every so many runs (about an hour)."""
@@ -149,8 +149,15 @@ class RequestLists:
 
     async def expire_due(self) -> int:
         """Expire due requests of all tenants; return their number."""
-        due = await self.records.overdue_approvals(self.requests.clock(), DUE)
-        return sum([await self.requests.get(*request_key) is not None for request_key in due])
+        now, expired = self.requests.clock(), 0
+        due_before: set[tuple[str, str]] = set()
+        while due := await self.records.overdue_approvals(now, len(due_before) + DUE):
+            # Approvals whose calls still run stay due, and must not hide the requests behind them.
+            if not (added := [key for key in due if key not in due_before]):
+                break
+            expired += sum([await self.requests.get(*key) is not None for key in added])
+            due_before = set(due)
+        return expired
 
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
         """Return a call or script in any state; None if the tenant has none with this id."""
