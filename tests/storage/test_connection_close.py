@@ -1,6 +1,7 @@
 """Closing the connections of a database is bounded and never blocks the end of the loop."""
 
 import asyncio
+import contextlib
 import signal
 import threading
 from pathlib import Path
@@ -144,3 +145,21 @@ async def test_a_close_does_not_wait_for_a_server_that_hangs(
 
     assert isinstance(records.database, PostgresDatabase)
     assert records.database.engine.pool.checkedin() == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_statement_that_comes_while_sqlite_closes_keeps_no_connection(
+    tmp_path: Path, turns: int
+) -> None:
+    """The last connection that is closed removes the log beside the file."""
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+    await asyncio.gather(*(records.ping() for _ in range(sqlite_database.READERS)))
+
+    closing = asyncio.create_task(records.aclose())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    with contextlib.suppress(StoreUnavailable):
+        await records.ping()
+    await closing
+
+    assert not (tmp_path / "records.db-wal").exists()

@@ -224,6 +224,7 @@ class SqliteDatabase(Database):
         Open connections that no thread uses. To close one after each statement and to open it again
         takes SQLAlchemy longer than most statements.
         """
+        self._is_closing = False
         self._reads = WorkThreads("database reads", count=READERS)
         self._changes = WorkThreads("database changes", serve=self._commit)
 
@@ -248,6 +249,7 @@ class SqliteDatabase(Database):
             # it.
             log.warning("database_not_closed", extra={"reason": TIMED_OUT})
             return
+        self._is_closing = True
         with suppress(StoreUnavailable):
             # In the thread, because closing the last connection writes SQLite's log into the file.
             await self._reads.run(self._close_connections, within_s=OVER_S)
@@ -280,10 +282,16 @@ class SqliteDatabase(Database):
             yield connection
             undo.pop_all()
         self._idle.append(connection)
+        if self._is_closing:
+            self._close_connections()
 
     def _close_connections(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        # Several threads may do so at once: a statement may come after the wait for all of them.
+        with suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                connection.invalidate()  # the pool may be another one than that of the connection
+                connection.close()
         self._engine.dispose()
 
     def _commit(self, first: QueuedWork) -> list[QueuedWork]:
