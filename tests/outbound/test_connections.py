@@ -349,3 +349,27 @@ async def test_a_request_that_meets_the_end_of_a_kept_connection_is_repeated(
                     await sender.send(method, url)
 
     assert requests == (3 if is_answered else 2)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 200 OK\r\nContent-", b"SSH-2.0-OpenSSH\r\n\r\n"]
+)
+async def test_a_request_whose_new_connection_fails_is_not_repeated(
+    internet: Internet, answer: bytes
+) -> None:
+    """A server that ends every connection would get each request twice."""
+    requests = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        requests += 1
+        await server_sending(answer)(reader, writer)
+
+    async with (
+        raw_server(serve) as port,
+        client_of(internet, allow_hosts=[f"localhost:{port}"]) as outbound_client,
+    ):
+        with pytest.raises(ToolFailure) as failure:
+            await outbound_client.client_for("acme").send("GET", f"http://localhost:{port}/")
+
+    assert (failure.value.failure.kind, requests) == ("upstream_unavailable", 1)

@@ -207,13 +207,10 @@ class Sender:
         key = PoolKey(self._tenant, secure, self._upstream)
         async with self._lines.transport_for(key) as transport:
             request = partial(outbound.request, self._fields(outbound.url), timeout_s)
-            try:
-                answer = await transport.handle_async_request(request())
-            except CLOSED:
-                # A server may close a kept connection while a request is on its way; one that
-                # changes nothing is repeated (RFC 9112 section 9.3.1).
-                if outbound.method not in SAFE_METHODS:
-                    raise
+            answer = None
+            if outbound.method in SAFE_METHODS:
+                answer = await _unless_ended(transport, request())
+            if answer is None:
                 answer = await transport.handle_async_request(request())
             try:
                 yield answer
@@ -261,6 +258,30 @@ class Sender:
                 "denied",
                 f"http://{url.host} is unencrypted, so it may be read and nothing else: use https.",
             )
+
+
+async def _unless_ended(
+    transport: PinningTransport, request: httpx2.Request
+) -> httpx2.Response | None:
+    """
+    Return the answer to a request that changes nothing; None if its kept connection has ended.
+
+    A server may close a kept connection while a request is on its way. The request may then be
+    repeated (RFC 9112 section 9.3.1), but not one whose own new connection has failed.
+    """
+    opened: list[str] = []
+
+    async def note(step: str, _: object) -> None:
+        if step == "connection.connect_tcp.started":
+            opened.append(step)
+
+    request.extensions["trace"] = note
+    try:
+        return await transport.handle_async_request(request)
+    except CLOSED:
+        if opened:
+            raise
+        return None
 
 
 def origin_of(url: httpx2.URL) -> str:
