@@ -1,6 +1,7 @@
 """Waiting requests are listed in pages, and read together for the calls that wait for them."""
 
 import asyncio
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,16 @@ from gatepost.policy.approvals.request_lists import cursor_of, place_at
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.backends import open_records
+from gatepost.storage.memory.records import MemoryRecords
 from tests.support.endpoint import a_caller
-from tests.support.runners import ACME, BOB, ApprovalDeployment, WaitingClient, run_until
+from tests.support.runners import (
+    ACME,
+    BOB,
+    ApprovalDeployment,
+    WaitingClient,
+    failure_kind,
+    run_until,
+)
 
 
 async def test_waiting_requests_are_listed_by_pages() -> None:
@@ -76,3 +85,29 @@ async def test_waiting_calls_share_one_statement_for_each_poll(tmp_path: Path) -
         await records.aclose()
 
     assert [statement for statement in polls if " IN (" not in statement] == []
+
+
+class HangingRecords(MemoryRecords):
+    """Records that never say which requests still wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def waiting_approvals(self, keys: Set[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Wait without end."""
+        self.asked.set()
+        await asyncio.Event().wait()
+        return set()
+
+
+async def test_a_call_of_a_revoked_caller_ends_while_the_database_hangs() -> None:
+    """Whether a call may still wait is asked every second, whatever the database does."""
+    records = HangingRecords()
+    deployment = ApprovalDeployment(records=records, require=["act"])
+    call = asyncio.create_task(deployment.replica().call(client=WaitingClient()))
+    await records.asked.wait()
+
+    deployment.revokes = lambda _: True
+
+    assert failure_kind(await call) == "denied"

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 
@@ -70,30 +70,28 @@ class DecisionPoll:
         asyncio.get_running_loop().call_later(POLL_S, self._begin, context=Context())
 
     def _begin(self) -> None:
-        if self._polled:
-            self._tasks.start(self._poll_and_schedule())
-        else:
-            self._is_scheduled = False
-
-    async def _poll_and_schedule(self) -> None:
-        try:
-            # During an outage, only calls whose time is over look at their requests.
-            with suppress(StoreUnavailable):
-                await self._poll()
-        finally:
-            self._schedule()
-
-    async def _poll(self) -> None:
+        self._is_scheduled = False
+        if not self._polled:
+            return
+        self._schedule()
         polled = []
         for request in self._polled:
             if request.is_due():
                 request.wake()
             else:
                 polled.append(request)
+        # A database that hangs delays no call that may wait no longer.
+        if not self._tasks:
+            self._tasks.start(self._poll(polled))
+
+    async def _poll(self, polled: list[PolledRequest]) -> None:
         polled.sort(key=lambda request: request.key)  # one statement reads those of a tenant
         for first in range(0, len(polled), POLLED_AT_ONCE):
             batch = polled[first : first + POLLED_AT_ONCE]
-            waiting = await self._records.waiting_approvals({request.key for request in batch})
+            try:
+                waiting = await self._records.waiting_approvals({request.key for request in batch})
+            except StoreUnavailable:
+                return  # during an outage, only calls whose time is over look at their requests
             for request in batch:
                 if request.key not in waiting:
                     request.wake()
