@@ -18,6 +18,7 @@ from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.rate_limits import ConcurrencyLimit, Spending
 from gatepost.storage.sql.postgresql import PostgresDatabase
 from gatepost.storage.sql.records import SqlRecords
+from tests.storage.test_approvals import approval
 from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -71,6 +72,24 @@ async def test_a_batch_of_fifty_tenants_is_one_round_trip(
 
     assert took == 1
     assert [heads[name][0].number for name in TENANTS] == [4] * 50
+
+
+async def test_waiting_requests_of_fifty_tenants_are_read_in_one_round_trip(
+    emptied_postgres: str, to_postgres: TcpProxy
+) -> None:
+    """With a trip for each tenant, a distant database would not answer within the deadline."""
+    records = await open_records(url_through(emptied_postgres, to_postgres))
+    for name in TENANTS:
+        await records.for_tenant(name).approvals.open(approval())
+    keys = {(name, approval().id) for name in TENANTS}
+    await records.waiting_approvals(keys)
+    before = len(to_postgres.requests)
+
+    waiting = await records.waiting_approvals(keys)
+    took = len(to_postgres.requests) - before
+    await records.aclose()
+
+    assert (waiting, took) == (keys, 1)
 
 
 async def test_calls_that_come_together_share_a_round_trip_for_all_their_limits(

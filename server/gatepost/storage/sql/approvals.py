@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import (
+    ARRAY,
     ColumnElement,
     Connection,
     Double,
@@ -13,6 +14,7 @@ from sqlalchemy import (
     Row,
     Select,
     bindparam,
+    column,
     delete,
     func,
     insert,
@@ -91,9 +93,24 @@ _OVERDUE = (
 )
 
 
-# By tenant: SQLite reads the whole table for pairs of tenants and ids.
+# By tenant: SQLite reads the whole table for pairs of tenants and ids, and has no round trips.
 _STATES = select(APPROVAL_REQUESTS.c.id, APPROVAL_REQUESTS.c.state).where(
     _OF, APPROVAL_REQUESTS.c.id.in_(bindparam("where_ids", expanding=True))
+)
+
+_PAIRS = (
+    func.unnest(
+        bindparam("where_tenants", type_=ARRAY(Exact)), bindparam("where_ids", type_=ARRAY(Exact))
+    )
+    .table_valued(column("tenant", Exact), column("id", Exact))
+    .render_derived(name="pairs")
+)
+# Not a join, for which PostgreSQL may read the open requests of all tenants.
+_STATE_OF_PAIR = select(APPROVAL_REQUESTS.c.state).where(
+    APPROVAL_REQUESTS.c.tenant == _PAIRS.c.tenant, APPROVAL_REQUESTS.c.id == _PAIRS.c.id
+)
+_STATES_OF_PAIRS = select(
+    _PAIRS.c.tenant, _PAIRS.c.id, _STATE_OF_PAIR.scalar_subquery().label("state")
 )
 
 _GRANT_FIELDS = [GRANTS.c[name] for name in GrantRecord.__struct_fields__]
@@ -259,7 +276,15 @@ async def overdue(database: Database, now: float, limit: int) -> list[tuple[str,
 
 async def waiting_of(database: Database, keys: Set[tuple[str, str]]) -> set[tuple[str, str]]:
     """Return those of these requests of any tenant (tenant and id) that wait."""
-    return await database.run_sync(partial(_waiting_of, keys))
+    if database.dialect == "sqlite":
+        return await database.run_sync(partial(_waiting_of, keys))
+    pairs = list(keys)
+    values = {
+        "where_tenants": [tenant for tenant, _ in pairs],
+        "where_ids": [approval_id for _, approval_id in pairs],
+    }
+    rows = await database.rows(_STATES_OF_PAIRS, values)
+    return {(row.tenant, row.id) for row in rows if row.state == "waiting"}
 
 
 def _waiting_of(keys: Set[tuple[str, str]], connection: Connection) -> set[tuple[str, str]]:
