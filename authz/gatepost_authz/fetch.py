@@ -22,6 +22,11 @@ from gatepost_authz.strict_json import StrictJsonError, loads_object
 
 LIMIT_BYTES = 262_144
 TIMEOUT_S = 5.0
+KEPT_S = 4.0
+"""
+How long an idle connection is kept. Most servers close theirs after five seconds, and a POST that
+meets the end of its connection fails, because it may have had effects.
+"""
 OAUTH_ERRORS = frozenset(
     {
         "invalid_request",
@@ -150,13 +155,17 @@ class Fetcher:
         """
         Return a transport with this fetcher's rules; the caller closes it.
 
-        *connections*: at most so many at once, kept alive between requests; 0: as many as
+        *connections*: at most so many at once, kept for `KEPT_S` between requests; 0: as many as
         requests, each closed after its answer. *secure* is false where only plain http to this
         machine is meant: reading a hundred CA certificates takes longer than starting.
         FetchError (``tls``): the CA bundle is unusable.
         """
         limits = (
-            httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
+            httpx2.Limits(
+                max_connections=connections,
+                max_keepalive_connections=connections,
+                keepalive_expiry=KEPT_S,
+            )
             if connections
             else httpx2.Limits(max_connections=None, max_keepalive_connections=0)
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gatepost_authz import fetch
 from gatepost_authz.fetch import Fetcher, FetchError, max_age_of
 from gatepost_authz.issuer_key_sets import IssuerKeySets
 from tests.support.issuers import Idp, Receive, Scope, Send, answer
@@ -244,3 +245,24 @@ def test_an_unused_fetcher_opens_no_socket_and_no_thread() -> None:
     with socket.socket() as probe:
         assert probe.fileno() == lowest_free
     assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(("kept_s", "count"), [(60.0, 1), (0.0, 2)])
+async def test_an_idle_connection_is_kept_for_a_limited_time(
+    fetcher: Fetcher, idp: Idp, monkeypatch: pytest.MonkeyPatch, kept_s: float, count: int
+) -> None:
+    """A request must not meet the moment at which the server closes it."""
+    monkeypatch.setattr(fetch, "KEPT_S", kept_s)
+    connections: set[object] = set()
+
+    async def note(scope: Scope, receive: Receive, send: Send) -> None:
+        connections.add(scope["client"])
+        await answer()(scope, receive, send)
+
+    idp.replace("/introspect", note)
+    transport = fetcher.transport(connections=1, secure=False)
+    for _ in range(2):
+        await fetcher.post_form(f"{idp.base}/introspect", {}, transport=transport)
+    await transport.aclose()
+
+    assert len(connections) == count
