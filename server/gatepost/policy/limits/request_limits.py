@@ -112,9 +112,10 @@ class AuditedRetries(Stage):
         self, call: Call, offer: Offer, arguments: Any, proceed: Next
     ) -> Awaitable[Outcome]:
         """Handle the call; implements `Stage`."""
-        now = self._limits.monotonic()
-        for quota in self._limits.audit_quotas_of(call.caller):
-            if quota.owes_much or quota.bucket.wait_s(now) > 0:
+        limits = self._limits
+        now, is_shared = limits.monotonic(), limits.shared_store is not None
+        for quota in limits.audit_quotas_of(call.caller):
+            if (is_shared and quota.owes_much) or quota.bucket.wait_s(now) > 0:
                 return self._ask(call, offer, arguments, proceed)
         return proceed(call, offer, arguments)
 
