@@ -185,9 +185,13 @@ class StreamClient(SilentClient):
                     self._reported + 1 if math.isinf(before) else self._reported - before
                 )
 
+    def wants_log(self, level: LoggingLevel) -> bool:
+        """Return whether *level* is at or above the requested one (LG-03)."""
+        return self.stream is not None and LEVELS.index(level) >= self._min_level
+
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
-        """Send `notifications/message` if *level* is at or above the requested one (LG-03)."""
-        if self.stream is None or LEVELS.index(level) < self._min_level:
+        """Send `notifications/message` if the client wants it."""
+        if self.stream is None or not self.wants_log(level):
             return
         if not self._messages.take(time.monotonic()):
             self._dropped += 1

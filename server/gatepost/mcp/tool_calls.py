@@ -156,6 +156,10 @@ class DetachableClient:
         """Send progress to the client, or set the task's status message."""
         await self._client.progress(progress, total, message)
 
+    def wants_log(self, level: LoggingLevel) -> bool:
+        """Return whether the request's client asked for this level, if there still is one."""
+        return self._client.wants_log(level)
+
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send a log message to the request's client, if there still is one."""
         await self._client.log(level, data, logger)

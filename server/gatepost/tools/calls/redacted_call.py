@@ -239,16 +239,23 @@ class RedactedCall(msgspec.Struct, eq=False):
             total = _double(total)
         await self.call.client.progress(progress, total, message)
 
+    def wants_log(self, level: LoggingLevel) -> bool:
+        """Return whether the client asked for log messages of this level."""
+        return self.call.client.wants_log(level)
+
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send a log message without secrets."""
         if not isinstance(logger, str | None):
             raise TypeError("the logger of a log message is text")  # other types are not searched
-        with suppress(*UNENCODABLE):  # it has no JSON: sending it fails
-            encoded = _encode(data, enc_hook=_type_name)
-            if self.logged is None:
-                self.logged = RedactedStream()
-            clean = await self._search(encoded, self.logged.document, encoded)
-            data = data if clean is encoded else Raw(clean)
+        if not self.wants_log(level):
+            return
+        if self.logged is None:
+            self.logged = RedactedStream()
+        if type(data) is not str or not self.logged.passes(data, self.now()):
+            with suppress(*UNENCODABLE):  # it has no JSON: sending it fails
+                encoded = _encode(data, enc_hook=_type_name)
+                clean = await self._search(encoded, self.logged.document, encoded)
+                data = data if clean is encoded else Raw(clean)
         if logger is not None:
             logger = self.now().clean(logger)
         await self.call.client.log(level, data, logger)

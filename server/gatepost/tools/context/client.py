@@ -164,6 +164,9 @@ class Client(Protocol):
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress, if the client asked for it."""
 
+    def wants_log(self, level: LoggingLevel) -> bool:
+        """Return whether the client asked for log messages of this level."""
+
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send a log message, if the client asked for its level."""
 
@@ -231,6 +234,10 @@ class SilentClient:
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Drop the progress."""
+
+    def wants_log(self, level: LoggingLevel) -> bool:
+        """Return False: there are no messages."""
+        return False
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Drop the message."""
