@@ -95,32 +95,6 @@ async def during(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> As
         await asyncio.wait([task])
 
 
-async def has_ended(future: "asyncio.Future[Any]", within_s: float | None = None) -> bool:
-    """
-    Wait until *future* is done, or for *within_s* seconds; return whether it is done.
-
-    It goes on if the wait is cancelled. `asyncio.wait` takes twice as long for a single future.
-    """
-    if future.done():
-        return True
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-
-    def wake(_: object = None) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    future.add_done_callback(wake)
-    timer = None if within_s is None else loop.call_later(within_s, wake)
-    try:
-        await waiter
-    finally:
-        future.remove_done_callback(wake)
-        if timer is not None:
-            timer.cancel()
-    return future.done()
-
-
 def reason_of(task: "asyncio.Task[None]") -> dict[str, str]:
     """
     Describe for the log why a task ended: the error's type and where it was raised.

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from gatepost.background import has_ended
 from gatepost.execution.interruption import StopCause
 from gatepost.policy.idempotency.idempotency_record import (
     NOT_RUN,
@@ -114,7 +113,7 @@ class IdempotentExecution:
                 remaining_s = None if is_own and self.leads else until - loop.time()
                 if remaining_s is not None and remaining_s <= 0:
                     return None
-                await has_ended(self._outcome, remaining_s)
+                await asyncio.wait({self._outcome}, timeout=remaining_s)
             return self._outcome.result()
         except asyncio.CancelledError as cancelled:
             # A client with an idempotency key that lost its connection retries to get the answer; a
@@ -240,8 +239,10 @@ class IdempotentExecution:
 
     async def _await_end(self, doing: "asyncio.Task[Outcome]") -> None:
         """Renew the lease while the call runs."""
-        while not await has_ended(doing, RENEW_S):
-            await self._renew()
+        while not doing.done():
+            await asyncio.wait({doing}, timeout=RENEW_S)
+            if not doing.done():
+                await self._renew()
 
     async def _run_stages(self) -> Outcome:
         work, invoke = self._work, self._work.tool.invoke

@@ -15,7 +15,6 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.util import await_only
 
-from gatepost.background import has_ended
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql.async_engine import AsyncConnection, create_async_engine
 from gatepost.storage.sql.database import (
@@ -119,7 +118,8 @@ class PostgresDatabase(Database):
         self._running.add(task)
         task.add_done_callback(self._over)
         # A driver may hang although it was told to stop: the caller waits no longer than this.
-        if not await has_ended(task, within_s + GIVE_UP_S):
+        finished, _ = await asyncio.wait([task], timeout=within_s + GIVE_UP_S)
+        if not finished:
             raise StoreUnavailable(TIMED_OUT)
         if task.cancelled():
             # The caller was not cancelled, so it must not be ended by this cancellation.
