@@ -176,7 +176,3 @@ class Reservation:
         for counted in self._counted:
             counted.pending -= self._size
             counted.added += self._size
-
-
-NOTHING_RESERVED = Reservation((), 0)
-"""A reservation where no quota applies."""

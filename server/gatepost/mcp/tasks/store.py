@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import msgspec
@@ -13,7 +14,7 @@ from gatepost.execution.failure import Failure
 from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub
 from gatepost.mcp.responses import rate_limited
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.quota import NOTHING_RESERVED, QuotaExceeded, Reservation, StorageQuota
+from gatepost.storage.quota import QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import WakeUps
 from gatepost.storage.tasks import TERMINAL, TaskRecord
@@ -102,9 +103,9 @@ class TaskStore:
             if not self._opening[owner]:
                 del self._opening[owner]
 
-    async def _reserve(self, tenant: str, owner: bytes, size: int) -> Reservation:
+    async def _reserve(self, tenant: str, owner: bytes, size: int) -> AbstractContextManager[None]:
         if not size:
-            return NOTHING_RESERVED
+            return nullcontext()
         try:
             return await self.quota.reserve(tenant, owner, size)
         except QuotaExceeded as full:

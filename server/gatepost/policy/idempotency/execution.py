@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from gatepost.policy.idempotency.idempotency_record import (
 from gatepost.policy.limits.stage import count_until
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
-from gatepost.storage.quota import NOTHING_RESERVED, QuotaExceeded, Reservation, StorageQuota
+from gatepost.storage.quota import QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore, WakeUps
 from gatepost.storage.stored_bytes import weight
@@ -151,9 +152,9 @@ class IdempotentExecution:
                 return stored
             raise no_room(full) from None
 
-    async def _reserve(self, size: int) -> Reservation:
+    async def _reserve(self, size: int) -> AbstractContextManager[None]:
         if (owner := self._template.owner) is None:
-            return NOTHING_RESERVED
+            return nullcontext()
         return await self._quota.reserve(self.caller.tenant_id, owner, size)
 
     def _over(self, task: asyncio.Task[None]) -> None:
