@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import asyncpg
 import pytest
@@ -138,6 +139,19 @@ async def test_an_error_of_a_statement_shows_no_value(
     await records.aclose()
 
     assert str(outage.value) == "the database does not serve: UndefinedTableError (42P01)"
+
+
+async def test_an_error_for_a_value_of_another_type_shows_no_value(sql_url: str) -> None:
+    """The same holds for values that the database cannot store, before it gets them."""
+    records = await open_records(sql_url)
+    bad_time: Any = "secret"
+
+    with pytest.raises(StoreUnavailable) as outage:
+        await records.for_tenant("acme").idempotency.renew(b"k", "holder", bad_time)
+    await records.aclose()
+
+    assert str(outage.value).startswith("the database does not serve: ")
+    assert "secret" not in "".join(map(str, _chain(outage.value)))
 
 
 async def test_a_cancelled_caller_leaves_the_connection_pool_intact(sql_url: str) -> None:

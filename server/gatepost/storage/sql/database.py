@@ -56,12 +56,15 @@ class PreparedChange:
         """Change the rows and return their number."""
         if not self._is_fixed:
             return connection.execute(self._statement, values).rowcount
-        if self._constants:
-            values = {**self._constants, **values}
-        parameters = [
-            values[name] if process is None else process(values[name])
-            for name, process in self._processors
-        ]
+        all_values = {**self._constants, **values} if self._constants else values
+        try:
+            parameters = [
+                all_values[name] if process is None else process(all_values[name])
+                for name, process in self._processors
+            ]
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            # The text of this error may contain the value; that of SQLAlchemy does not.
+            return connection.execute(self._statement, values).rowcount
         return connection.exec_driver_sql(self._text, tuple(parameters)).rowcount
 
 
