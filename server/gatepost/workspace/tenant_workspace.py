@@ -123,7 +123,12 @@ class DirectoryState:
             # Not the future of `run_in_executor`: if its wait is cancelled, so is the work, while
             # its thread continues and its result is lost.
             answer: asyncio.Future[T] = loop.create_future()
-            ended = self._threads.submit(self._check_owner_and_run, work, stop)
+            try:
+                ended = self._threads.submit(self._check_owner_and_run, work, stop)
+            except RuntimeError:  # no thread can be started, but the work may be queued
+                stop.set()
+                self.running.discard(stop)
+                raise
             ended.add_done_callback(partial(self._report_end, loop, stop, answer))
             try:
                 return await answer
@@ -163,6 +168,8 @@ class DirectoryState:
     def _check_owner_and_run(
         self, work: Callable[[threading.Event], T], stop: threading.Event
     ) -> T:
+        if stop.is_set():
+            raise WorkAbandoned
         self._owned.check()
         return work(stop)
 
