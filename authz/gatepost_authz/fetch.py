@@ -13,6 +13,7 @@ from gatepost_authz.addresses import Networks, url_problem
 from gatepost_authz.config import Network
 from gatepost_authz.pinning import (
     CONNECT_S,
+    KEPT_S,
     AddressRefused,
     PinningTransport,
     ResolveHost,
@@ -22,11 +23,6 @@ from gatepost_authz.strict_json import StrictJsonError, loads_object
 
 LIMIT_BYTES = 262_144
 TIMEOUT_S = 5.0
-KEPT_S = 4.0
-"""
-How long an idle connection is kept. Most servers close theirs after five seconds, and a POST that
-meets the end of its connection fails, because it may have had effects.
-"""
 OAUTH_ERRORS = frozenset(
     {
         "invalid_request",

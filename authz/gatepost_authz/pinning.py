@@ -28,6 +28,11 @@ from gatepost_authz.tunnel import Tunnel
 CONNECT_S = 2.0
 ATTEMPTS = 4
 """The number of addresses tried per name within two seconds."""
+KEPT_S = 4.0
+"""
+How long an idle connection is kept. Most servers close theirs after five seconds, and a request
+that may have had effects fails if it meets the end of its connection.
+"""
 LOOKUPS = 64
 """The default number of concurrent lookups."""
 

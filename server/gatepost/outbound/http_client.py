@@ -37,23 +37,29 @@ from gatepost.tools.context.interfaces import OutboundReply, Sending
 from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.addresses import BAD_PORTS, authority_problem, literal, parted
 from gatepost_authz.config import Network
-from gatepost_authz.pinning import PinningTransport, ResolveHost, SystemResolver, alternated
+from gatepost_authz.pinning import (
+    KEPT_S,
+    PinningTransport,
+    ResolveHost,
+    SystemResolver,
+    alternated,
+)
 
 TIMEOUT_S = 30.0
 MAX_BYTES = 1_000_000
-CONNECTIONS = httpx2.Limits(max_connections=20, max_keepalive_connections=20, keepalive_expiry=4)
+CONNECTIONS = httpx2.Limits(
+    max_connections=20, max_keepalive_connections=20, keepalive_expiry=KEPT_S
+)
 """
 The limits of one tenant, so that one tenant's slow servers do not block the others. All connections
 are kept: calls that end together would otherwise close most of them, and the next calls open them
-again. Idle ones close after the same time as those to upstreams.
+again.
 """
 UPSTREAM_CONNECTIONS = httpx2.Limits(
-    max_connections=128, max_keepalive_connections=32, keepalive_expiry=4
+    max_connections=128, max_keepalive_connections=32, keepalive_expiry=KEPT_S
 )
 """
-The limits of one upstream. It has a pool of its own, so that a slow one does not block others. Idle
-connections close before the five seconds after which most servers close them, because a request on
-a connection that closes meanwhile has an unknown outcome.
+The limits of one upstream. It has a pool of its own, so that a slow one does not block others.
 """
 LOOKUPS = 16
 """Maximum number of DNS lookups that one tenant may have at once."""
