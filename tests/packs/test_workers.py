@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import signal
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -249,25 +248,19 @@ async def test_processes_that_do_not_react_are_replaced(
     monkeypatch.setattr("gatepost.sandbox.fork_server_client.STALLED_S", 0.2)
     monkeypatch.setattr("gatepost.sandbox.child.GRACE_S", 0.2)
     _, ready, _ = await ask(worker, {"call": "processes"}, timeout_s=20)
-    launcher = parent_of(ready)
-    for pid in (launcher, ready):
+    stopped = (parent_of(ready), ready)
+    for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         await ask(worker, {"call": "nothing"}, timeout_s=0.2)
 
     assert await ask(worker, {"call": "nothing"}, timeout_s=20) is None
-    for pid in (launcher, ready):
-        await asyncio.to_thread(eventually, partial(has_ended, pid), within=20)
+    await asyncio.to_thread(eventually, lambda: not any(map(is_alive, stopped)), within=20)
 
 
 def parent_of(pid: int) -> int:
     """Return the parent of a process."""
     return int(Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[1])
-
-
-def has_ended(pid: int) -> bool:
-    """Return whether a process has ended; it may wait for its parent."""
-    return not is_alive(pid)
 
 
 @forks_only
