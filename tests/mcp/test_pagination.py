@@ -239,3 +239,44 @@ async def test_c_09_a_cursor_is_valid_at_every_replica() -> None:
 
     assert keys([response.json["result"]], "tools/list") == ["tool_3", "tool_4", "tool_5"]
     assert response.json["result"]["nextCursor"]
+
+
+def books_of(sizes: list[int]) -> list[Offer]:
+    """Return a template whose entries have descriptions of these sizes."""
+    pack = Pack("shelf")
+
+    @pack.resource("book://{number}")
+    async def book(ctx: CallContext, number: int) -> str:
+        """Return one book."""
+        return str(number)
+
+    @book.list
+    async def books(ctx: CallContext) -> list[ListedResource]:
+        """List the books on the shelf."""
+        return [
+            ListedResource(variables={"number": str(number)}, description="x" * size)
+            for number, size in enumerate(sizes)
+        ]
+
+    return [*pack.offers]
+
+
+@pytest.mark.requirement("C-09", "C-11")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_c_09_a_page_of_long_entries_ends_early(revision: str) -> None:
+    """However long a list is as a whole, every entry that fits into a result is shown once."""
+    client = EndpointClient(books_of([900] * 9), page_size=5, max_result_bytes=3000)
+    results = await all_pages(client, revision, "resources/list")
+
+    assert [len(result["resources"]) for result in results] == [3, 3, 3]
+    assert keys(results, "resources/list") == [f"book://{number}" for number in range(9)]
+
+
+@pytest.mark.requirement("C-09")
+async def test_c_09_an_entry_that_is_longer_than_a_result_is_left_out() -> None:
+    """The entries around it are shown, even if it is alone on its page."""
+    sizes = [10, 5000, 10, 5000, 5000, 10, 5000]
+    client = EndpointClient(books_of(sizes), page_size=1, max_result_bytes=3000)
+    results = await all_pages(client, VERSION, "resources/list")
+
+    assert keys(results, "resources/list") == ["book://0", "book://2", "book://5"]

@@ -162,7 +162,8 @@ class ToolsSettings(SettingsTable, frozen=True, kw_only=True):
     max_result_bytes: int = 4_000_000
     """
     Maximum size of a result in bytes. A longer result is truncated and says so. A text that MCP
-    clients get twice, in `content` and as the `result` of `structuredContent`, counts once.
+    clients get twice, in `content` and as the `result` of `structuredContent`, counts once. A page
+    of `resources/list` ends before it is longer, and the next page continues.
     """
 
 

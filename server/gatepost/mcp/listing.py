@@ -180,15 +180,31 @@ class OfferLists:
         params: Params,
         revision: str,
         entries: Mapping[str, Mapping[str, Any]],
+        max_bytes: int,
     ) -> bytes:
-        """Return one page of the fixed resources together with *entries*, sorted by URI."""
+        """
+        Return one page of the fixed resources together with *entries*, sorted by URI.
+
+        The page ends early before *max_bytes* bytes of entries; one that is longer is left out.
+        """
         fixed = self.encoded_list("resources", caller, revision)
-        encoded = {uri: _encode(entry) for uri, entry in entries.items()}
-        # A fixed resource wins, as it does when the URI is read.
-        encoded |= dict(zip(fixed.keys, fixed.definitions, strict=True))
-        keys = tuple(sorted(encoded))
-        merged_list = EncodedList(keys, tuple(encoded[key] for key in keys), fixed.version, b"", 0)
-        return self._paged("resources", caller, params, revision, merged_list)
+        definitions = dict(zip(fixed.keys, fixed.definitions, strict=True))
+        keys = sorted(entries.keys() | definitions.keys())
+        context = _bound_to(caller, "resources", revision, fixed.version)
+        end = self._start(params, context, keys)
+        page: list[bytes] = []
+        size = 0
+        for key in keys[end : end + self._page_size]:
+            # A fixed resource wins, as it does when the URI is read.
+            definition = definitions.get(key) or _encode(in_revision(entries[key], revision))
+            if len(definition) <= max_bytes:
+                size += len(definition)
+                if size > max_bytes:
+                    break
+                page.append(definition)
+            end += 1
+        cursor = self._cursor(context, keys, end)
+        return self._result("resources", page, cursor, revision, 0)
 
     def encoded_list(self, member: Member, caller: TenantContext, revision: str) -> EncodedList:
         """Return the list; it is encoded at a permission set's first request."""
@@ -223,21 +239,28 @@ class OfferLists:
         encoded: EncodedList,
     ) -> bytes:
         context = _bound_to(caller, member, revision, encoded.version)
-        start = 0
-        if params.cursor is not UNSET and params.cursor is not None:
-            after = self._keyring.open(PURPOSE, params.cursor, context=context)
-            if after is None:
-                raise JsonRpcError(INVALID_PARAMS, "Invalid cursor")
-            # Continue after the last entry shown, even if that entry no longer exists.
-            start = bisect_right(encoded.keys, after.decode())
+        start = self._start(params, context, encoded.keys)
         end = start + self._page_size
-        cursor = None
-        if end < len(encoded.keys):
-            last = encoded.keys[end - 1].encode()
-            cursor = self._keyring.seal(PURPOSE, last, context=context)
+        cursor = self._cursor(context, encoded.keys, end)
         return self._result(
             member, encoded.definitions[start:end], cursor, revision, encoded.ttl_ms
         )
+
+    def _start(self, params: Params, context: bytes, keys: Sequence[str]) -> int:
+        """Return where the page of a request begins; raises JsonRpcError for an invalid cursor."""
+        if params.cursor is UNSET or params.cursor is None:
+            return 0
+        after = self._keyring.open(PURPOSE, params.cursor, context=context)
+        if after is None:
+            raise JsonRpcError(INVALID_PARAMS, "Invalid cursor")
+        # Continue after the last entry shown, even if that entry no longer exists.
+        return bisect_right(keys, after.decode())
+
+    def _cursor(self, context: bytes, keys: Sequence[str], end: int) -> str | None:
+        """Return the cursor of the page that begins at *end*; None if there is none."""
+        if end >= len(keys):
+            return None
+        return self._keyring.seal(PURPOSE, keys[end - 1].encode(), context=context)
 
     def _result(
         self,

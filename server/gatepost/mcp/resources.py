@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, RESOURCE_NOT_FOUND, JsonRpcError
-from gatepost.mcp.listing import in_revision
 from gatepost.mcp.request import uri_in
 from gatepost.mcp.responses import completed, failed, rate_limited
 from gatepost.mcp.revisions import MODERN
@@ -38,10 +37,11 @@ async def list_documents(server: McpServer, ask: McpRequest) -> bytes:
         return server.listing.page("resources", ask.caller, ask.params, ask.revision)
     entries: dict[str, Mapping[str, Any]] = {}
     for lister in usable:
-        for entry in await _entries(server, ask, lister):
-            entries.setdefault(entry["uri"], in_revision(entry, ask.revision))
+        listed = await _entries(server, ask, lister)
+        entries = {entry["uri"]: entry for entry in reversed(listed)} | entries
     await server.registry.prepare(ask.caller)
-    return server.listing.merged(ask.caller, ask.params, ask.revision, entries)
+    max_bytes = server.runner.max_result_bytes
+    return server.listing.merged(ask.caller, ask.params, ask.revision, entries, max_bytes)
 
 
 async def list_templates(server: McpServer, ask: McpRequest) -> bytes:

@@ -40,9 +40,9 @@ def truncate(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
     so. A value with an output schema cannot be cut, only the text beside it. The contents of a
     resource or a prompt cannot be cut either. What cannot be cut becomes a failure with its size.
     The failure is not a validation error: the work is done, and an agent that corrects its
-    arguments would do it again.
+    arguments would do it again. The entries of a lister are not cut, because each page of them is.
     """
-    if _surely_small(outcome, limit):
+    if offer.kind == "listing" or _surely_small(outcome, limit):
         return outcome
     if outcome.failure is not None:
         return _shorten_failure(outcome.failure, limit)
