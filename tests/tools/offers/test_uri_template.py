@@ -1,5 +1,7 @@
 """URI templates: what they match, what they refuse, and that both ways agree."""
 
+from urllib.parse import quote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +66,8 @@ REFUSED_TEMPLATES = [
     ("x://{?q}/more", "ends a template"),
     ("x://a b/{q}", "not a URI"),
     ("x://a#{q}", "not a URI"),
+    ("x://%2{q}0", "not a URI"),
+    ("x://{a}/%{q}", "not a URI"),
 ]
 
 
@@ -92,6 +96,29 @@ def test_an_expanded_uri_matches_its_template(
         return
 
     assert template.match(uri) == values
+
+
+PATHS = st.text(alphabet="ab./\\%?#&= \x00\x1f\x7f\x80\x9fé漢😀-_~!$'()*+,;:@\n\ud800", max_size=8)
+
+
+@each("text", ["x://{a}", "x://{+a}", "file:///{+a}", "x:{a}.md", "x://%20{+a}/b"])
+@given(value=PATHS | st.text())
+def test_the_only_variable_of_an_expanded_uri_matches_again(text: str, value: str) -> None:
+    """Every value that a URI can carry is expanded, and no other."""
+    template = UriTemplate(text)
+    (variable,) = template.path
+    try:
+        safe = "/!$&'()*+,;=:@" if variable.spans_segments else ""
+        uri = template.head + quote(value, safe=safe) + variable.suffix
+        matched = template.match(uri) == {"a": value}
+    except UnicodeEncodeError:
+        matched = False
+    if not matched:
+        with pytest.raises(ValueError, match=r"cannot name|surrogates not allowed"):
+            template.expand({"a": value})
+        return
+
+    assert template.expand({"a": value}) == uri
 
 
 @given(uri=st.text(alphabet="x:/ab.%2eEfF0-?=&q\x00\\", max_size=30))

@@ -245,14 +245,20 @@ def _readable_uri(owner: Template, check: CheckValues, entry: ListedResource) ->
 
 def _resource_form(owner: Template, entry: ListedResource, uri: str) -> Mapping[str, Any]:
     """Return an entry in the newest revision's form of a Resource."""
-    form = {
+    form: dict[str, Any] = {
         "uri": uri,
         "name": entry.name or ", ".join(map(str, entry.variables.values())),
-        "title": entry.title,
-        "description": entry.description,
-        "mimeType": entry.mime_type or owner.mime_type,
-        "size": entry.size,
-        "icons": msgspec.to_builtins(entry.icons) or None,
-        "annotations": msgspec.to_builtins(entry.relevance) or None,
     }
-    return {name: value for name, value in form.items() if value is not None}
+    if entry.title is not None:
+        form["title"] = entry.title
+    if entry.description is not None:
+        form["description"] = entry.description
+    if (mime_type := entry.mime_type or owner.mime_type) is not None:
+        form["mimeType"] = mime_type
+    if entry.size is not None:
+        form["size"] = entry.size
+    if entry.icons:
+        form["icons"] = msgspec.to_builtins(entry.icons)
+    if relevance := msgspec.to_builtins(entry.relevance):
+        form["annotations"] = relevance
+    return form

@@ -49,7 +49,7 @@ class Relevance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     last_modified: datetime | None = None
 
     def __post_init__(self) -> None:
-        if not set(self.audience) <= {"user", "assistant"}:
+        if self.audience and not set(self.audience) <= {"user", "assistant"}:
             raise ValueError("audience holds 'user', 'assistant' or both")
         if self.priority is not None and not 0 <= self.priority <= 1:
             raise ValueError("priority goes from 0 to 1")

@@ -21,7 +21,15 @@ Possessive, so that a URI that does not match takes no longer than one that does
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_PATH_SAFE = "/!$&'()*+,;=:@"
+_SAFE_CHARACTERS = {False: "", True: "/!$&'()*+,;=:@"}
+"""The characters that are not escaped in a variable, by `Variable.spans_segments`."""
+_ASCII_ESCAPES = {
+    spans: str.maketrans({chr(code): quote(chr(code), safe=safe) for code in range(128)})
+    for spans, safe in _SAFE_CHARACTERS.items()
+}
+_SEGMENT = r"(?!\.\.?(?:/|\Z))[^/\\\x00-\x1f\x7f-\x9f]++"
+_VALUE = {False: re.compile(_SEGMENT), True: re.compile(f"{_SEGMENT}(?:/{_SEGMENT})*+")}
+"""The decoded values that `UriTemplate.match` accepts, by `Variable.spans_segments`."""
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -64,7 +72,8 @@ class UriTemplate:
             )
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"{self.text}: a variable stands there twice")
-        if not URI.fullmatch("".join(literals)) or not URI.match(self.head):
+        # Each on its own, because an escape must not continue in a value.
+        if not URI.fullmatch(self.head) or not all(URI.fullmatch(f"x:{part}") for part in literals):
             raise ValueError(f"{self.text}: not a URI; it begins with a scheme, as in report://")
         if any("?" in literal for literal in literals):
             raise ValueError(f"{self.text}: write the query as {{?x,y}}")
@@ -96,23 +105,39 @@ class UriTemplate:
 
     def expand(self, values: Mapping[str, object]) -> str:
         """Return the URI with these values; raises ValueError if it would not match them again."""
-        uri = self.head
         texts = {name: str(value) for name, value in values.items()}
+        if len(texts) == len(self.names) == len(self.path) == 1 and self.names[0] in texts:
+            return self._expand_single(texts[self.names[0]])
+        uri = self.head
         for variable in self.path:
-            value = texts.get(variable.name, "")
-            uri += (
-                quote(value, safe=_PATH_SAFE if variable.spans_segments else "") + variable.suffix
-            )
+            uri += _quoted(texts.get(variable.name, ""), variable) + variable.suffix
         pairs = [f"{name}={quote(texts[name], safe='')}" for name in self.query if name in texts]
         uri += f"?{'&'.join(pairs)}" if pairs else ""
         if self.match(uri) != texts:
             raise ValueError(f"{self.text} cannot name {texts}")
         return uri
 
+    def _expand_single(self, value: str) -> str:
+        """Return the same for a template with one variable, without matching the URI again."""
+        (variable,) = self.path
+        uri = self.head + _quoted(value, variable) + variable.suffix
+        # With one variable, whatever is between the literal parts is its value.
+        if len(uri) > MAX_CHARACTERS or not _VALUE[variable.spans_segments].fullmatch(value):
+            raise ValueError(f"{self.text} cannot name {value}")
+        return uri
+
 
 def is_uri(text: str) -> bool:
     """Return whether *text* is a valid URI of a resource."""
     return len(text) <= MAX_CHARACTERS and URI.fullmatch(text) is not None
+
+
+def _quoted(value: str, variable: Variable) -> str:
+    """Escape a value for its place in the path."""
+    spans = variable.spans_segments
+    if value.isascii():
+        return value.translate(_ASCII_ESCAPES[spans])  # a fifth of the time
+    return quote(value, safe=_SAFE_CHARACTERS[spans])
 
 
 def _split(text: str) -> tuple[str, tuple[str, ...]]:
