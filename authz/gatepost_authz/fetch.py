@@ -216,7 +216,8 @@ class Fetcher:
         """
         Post a form to *url* and return the JSON object, with the same rules and limits.
 
-        Goes through the caller's own *transport*, whose connections it keeps and counts: the wait
+        The request must change nothing, because it is sent again if a kept connection ends. It goes
+        through the caller's own *transport*, whose connections it keeps and counts: the wait
         for a free one is part of the five seconds.
         """
         return await exchange(
@@ -234,7 +235,7 @@ class Fetcher:
         headers: Mapping[str, str],
         allow_private: Networks,
     ) -> FetchedDocument:
-        """Post a form as `post_form` does, over a connection of its own: for rare requests."""
+        """Post a form as `post_form` does, over a connection of its own, and only once."""
         transport = self.transport(
             allow_private=allow_private, secure=not url.startswith("http://")
         )
@@ -287,7 +288,7 @@ async def exchange(
         # One limit for the whole exchange: a server that sends a byte a second keeps every single
         # read within its own timeout.
         async with asyncio.timeout(timeout_s):
-            answer = await transport.handle_async_request(request)
+            answer = await transport.send_repeatable(request)
             try:
                 if answer.status_code in OAUTH_STATUSES:
                     error = await oauth_error(answer, limit_bytes)

@@ -36,6 +36,8 @@ that may have had effects fails if it meets the end of its connection.
 LOOKUPS = 64
 """The default number of concurrent lookups."""
 
+CLOSED = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError)
+"""Errors of a connection that the server has closed, instead of an answer."""
 NOT_CONNECTED = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.ProxyError)
 """The errors after which the next address of a name is tried."""
 
@@ -267,6 +269,27 @@ class PinningTransport(httpx2.AsyncBaseTransport):
             stream=ResponseBody(answer.stream),
             extensions=answer.extensions,
         )
+
+    async def send_repeatable(self, request: httpx2.Request) -> httpx2.Response:
+        """
+        Send a request that changes nothing; again if its kept connection has ended meanwhile.
+
+        A server may close a kept connection while a request is on its way. The request may then be
+        repeated (RFC 9112 section 9.3.1), but not one whose own new connection has failed.
+        """
+        opened: list[str] = []
+
+        async def note(step: str, _: object) -> None:
+            if step == "connection.connect_tcp.started":
+                opened.append(step)
+
+        request.extensions["trace"] = note
+        try:
+            return await self.handle_async_request(request)
+        except CLOSED:
+            if opened:
+                raise
+            return await self.handle_async_request(request)
 
     @property
     def open_connections(self) -> int:

@@ -1,11 +1,13 @@
 """Documents from issuers that are slow, huge, lying or in the wrong place."""
 
 import asyncio
+import contextlib
 import gzip
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -266,3 +268,58 @@ async def test_an_idle_connection_is_kept_for_a_limited_time(
     await transport.aclose()
 
     assert len(connections) == count
+
+
+async def asked_twice(*, keeps: bool) -> tuple[list[Any], int]:
+    """
+    Ask a server that closes each connection at the second request, or at the first.
+
+    Return the answers or reasons, and the number of requests that the server got.
+    """
+    requests = 0
+    connections: list[asyncio.Task[Any] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        connections.append(asyncio.current_task())
+        answers = 1 if keeps else 0
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while (await reader.readuntil(b"\r\n\r\n")) and (await reader.readexactly(7)):
+                requests += 1
+                if not answers:
+                    break
+                answers -= 1
+                body = b'{"active":true}'
+                head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d"
+                writer.write(b"%b\r\n\r\n%b" % (head % len(body), body))
+                await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    fetcher = Fetcher(development=True)
+    transport = fetcher.transport(allow_private=(ip_network("127.0.0.0/8"),), connections=10)
+    results: list[Any] = []
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/introspect"
+        for _ in range(2):
+            try:
+                document = await fetcher.post_form(url, {"token": "x"}, transport=transport)
+                results.append(document.data)
+            except FetchError as failure:
+                results.append(failure.reason)
+        await transport.aclose()
+        await asyncio.gather(*filter(None, connections))
+    return results, requests
+
+
+async def test_an_introspection_that_meets_the_end_of_a_kept_connection_is_repeated() -> None:
+    """Otherwise the caller would get 503 now and then, because servers close idle connections."""
+    assert await asked_twice(keeps=True) == ([{"active": True}] * 2, 3)
+
+
+async def test_an_introspection_whose_new_connection_ends_is_not_repeated() -> None:
+    """A server that ends every connection would get each token twice."""
+    results, requests = await asked_twice(keeps=False)
+
+    assert (len(set(results)), requests) == (1, 2)
+    assert isinstance(results[0], str)

@@ -26,7 +26,6 @@ from gatepost.outbound.http_request import (
 )
 from gatepost.outbound.redirect import STATUSES, following, host_and_port
 from gatepost.outbound.transport_errors import (
-    CLOSED,
     SAFE_METHODS,
     failure_of,
     refused_url,
@@ -212,12 +211,11 @@ class Sender:
         secure = outbound.where.scheme == "https"
         key = PoolKey(self._tenant, secure, self._upstream)
         async with self._lines.transport_for(key) as transport:
-            request = partial(outbound.request, self._fields(outbound.url), timeout_s)
-            answer = None
+            request = outbound.request(self._fields(outbound.url), timeout_s)
             if outbound.method in SAFE_METHODS:
-                answer = await _unless_ended(transport, request())
-            if answer is None:
-                answer = await transport.handle_async_request(request())
+                answer = await transport.send_repeatable(request)
+            else:
+                answer = await transport.handle_async_request(request)
             try:
                 yield answer
             finally:
@@ -264,30 +262,6 @@ class Sender:
                 "denied",
                 f"http://{url.host} is unencrypted, so it may be read and nothing else: use https.",
             )
-
-
-async def _unless_ended(
-    transport: PinningTransport, request: httpx2.Request
-) -> httpx2.Response | None:
-    """
-    Return the answer to a request that changes nothing; None if its kept connection has ended.
-
-    A server may close a kept connection while a request is on its way. The request may then be
-    repeated (RFC 9112 section 9.3.1), but not one whose own new connection has failed.
-    """
-    opened: list[str] = []
-
-    async def note(step: str, _: object) -> None:
-        if step == "connection.connect_tcp.started":
-            opened.append(step)
-
-    request.extensions["trace"] = note
-    try:
-        return await transport.handle_async_request(request)
-    except CLOSED:
-        if opened:
-            raise
-        return None
 
 
 def origin_of(url: httpx2.URL) -> str:

@@ -19,9 +19,6 @@ NOT_SENT = (
 )
 """Errors that occur before a request is sent."""
 
-CLOSED = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError)
-"""Errors of a connection that the server has closed, instead of an answer."""
-
 
 def refused_url(problem: str) -> ToolFailure:
     """Return the failure for a URL that is not allowed."""
