@@ -1,5 +1,6 @@
 """List resources, and read them through the runner."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from gatepost.tools.offers.offer import Call
 from gatepost.tools.offers.offer_kinds import Lister, ResourceOffer, Template
 from gatepost.tools.offers.uri_template import MAX_CHARACTERS
 from gatepost_authz.errors import AuthError
+
+log = logging.getLogger(__name__)
 
 _encode = msgspec.json.encode
 
@@ -114,6 +117,10 @@ async def _entries(
         return outcome.content
     if outcome.failure.kind == "rate_limit":
         raise rate_limited(outcome.failure)
+    log.warning(
+        "list_incomplete",
+        extra={"request_id": ask.request_id, "offer": lister.key, "reason": outcome.failure.kind},
+    )
     return ()
 
 

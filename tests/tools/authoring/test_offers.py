@@ -19,6 +19,7 @@ from gatepost import (
     Message,
     Pack,
     Relevance,
+    ToolFailure,
 )
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import ToolsSettings
@@ -248,6 +249,16 @@ def add_failing_listers(pack: Pack) -> None:
         """Fail."""
         raise RuntimeError("hunter2")
 
+    @pack.resource("away:{x}")
+    async def away(ctx: CallContext, x: str) -> str:
+        """Hold something."""
+        return x
+
+    @away.list
+    async def unavailable(ctx: CallContext) -> list[ListedResource]:
+        """Fail as expected."""
+        raise ToolFailure("upstream_unavailable", "hunter2 is away")
+
     @pack.resource("asking:{x}")
     async def eliciting(ctx: CallContext, x: str) -> str:
         """Hold something."""
@@ -270,8 +281,14 @@ def add_failing_listers(pack: Pack) -> None:
         raise AssertionError("ran")
 
 
-async def test_a_failing_lister_does_not_hide_other_resources() -> None:
-    """The other resources are listed beside one that fails, asks, or needs a stronger sign-in."""
+async def test_a_failing_lister_does_not_hide_other_resources(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """
+    The other resources are listed beside one that fails, asks, or needs a stronger sign-in.
+
+    The log names what is missing.
+    """
     pack = Pack("p")
 
     @pack.resource("fixed:one")
@@ -295,6 +312,12 @@ async def test_a_failing_lister_does_not_hide_other_resources() -> None:
     listed = [resource["uri"] for resource in response.json["result"]["resources"]]
     assert listed == ["fixed:one", "good:1"]
     assert b"hunter2" not in response.body
+    missing = [
+        (vars(record)["offer"], vars(record)["reason"])
+        for record in caplog.records
+        if record.message == "list_incomplete"
+    ]
+    assert sorted(missing) == [("away:{x}", "upstream_unavailable"), ("broken:{x}", "internal")]
 
 
 async def test_the_entries_of_a_lister_are_bounded() -> None:
