@@ -8,9 +8,9 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, WrapValidator
+from pydantic import BaseModel, Field, Json, WrapValidator
 
-from gatepost.tools.authoring.schema import arguments_of
+from gatepost.tools.authoring.schema import arguments_of, texts_of
 from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.tools.schemas.raw_schema import checker
 from tests.support.measuring import each
@@ -186,6 +186,57 @@ def test_infinity_reaches_no_tool_as_a_complex_number(number: str) -> None:
     assert check(b'{"by":"1e300+2j"}')
     with pytest.raises(ToolFailure):
         check(b'{"by":%b}' % number.encode())
+
+
+class SchemaNumbers(BaseModel):
+    by_number: dict[float, int] = {}
+
+
+async def read(
+    ctx: CallContext,
+    value: Json[Any] = None,
+    items: list[Json[dict[str, Any]]] | None = None,
+    numbers: SchemaNumbers | None = None,
+    turn: complex = 0j,
+) -> None: ...
+
+
+READ = arguments_of(read)
+
+
+@each(
+    "arguments",
+    [
+        '{"value":"%s"}',
+        '{"value":"[{\\"x\\": %s}]"}',
+        '{"items":["{}","{\\"x\\":%s}"]}',
+        '{"numbers":{"by_number":{"%s":1}}}',
+        '{"turn":"%s"}',
+    ],
+)
+@each("infinite", ["1e999", "-1e999", "NaN", "Infinity", "-Infinity"])
+def test_infinity_reaches_no_tool_in_a_text(arguments: str, infinite: str) -> None:
+    """JSON in a text, the name of a member and a complex number are read as numbers, too."""
+    assert READ.check((arguments % "1e300").encode())
+    with pytest.raises(ToolFailure) as raised:
+        READ.check((arguments % infinite).encode())
+    assert raised.value.failure.kind == "validation"
+
+
+def test_a_text_in_the_json_of_a_text_may_name_infinity() -> None:
+    """Only numbers are refused."""
+    assert READ.check(rb'{"value":"[\"NaN\",\"Infinity\"]"}') == {"value": ["NaN", "Infinity"]}
+
+
+def test_infinity_reaches_no_prompt_in_the_json_of_a_text() -> None:
+    """A prompt's arguments are all texts."""
+
+    def ask(ctx: CallContext, value: Json[Any]) -> None: ...
+
+    check = texts_of(ask).check
+    assert check({"value": "[1e300]"}) == {"value": [1e300]}
+    with pytest.raises(ToolFailure):
+        check({"value": "[NaN]"})
 
 
 @each("number", ["1e999", "NaN", "-Infinity"])

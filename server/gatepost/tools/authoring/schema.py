@@ -22,7 +22,6 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import (
     ErrorDetails,
     PydanticSerializationError,
-    SchemaValidator,
     to_jsonable_python,
 )
 from typing_extensions import TypedDict
@@ -30,6 +29,7 @@ from typing_extensions import TypedDict
 from gatepost.documents.json_shape import may_overflow, values_bound
 from gatepost.tools.authoring.dependency import dependency_of
 from gatepost.tools.offers.offer import CallContext, ToolFailure
+from gatepost.tools.schemas import core_schema
 from gatepost.tools.schemas.bounded_validation import (
     NOTHING_HIDDEN,
     Bounds,
@@ -39,7 +39,7 @@ from gatepost.tools.schemas.bounded_validation import (
     received,
     structure_of,
 )
-from gatepost.tools.schemas.core_schema import FEW_VALUES, bounds_of, failing_fast, reads_floats
+from gatepost.tools.schemas.core_schema import FEW_VALUES, bounds_of, reads_floats
 from gatepost.tools.schemas.raw_schema import validator_of
 from gatepost.tools.schemas.schema_branches import branching_of
 from gatepost.tools.schemas.secret import secret_arguments
@@ -132,8 +132,8 @@ class _ArgumentCheck:
     """Validates arguments; long ones are bounded first, and left at the first error."""
 
     def __init__(self, adapter: TypeAdapter[Any], schema: Mapping[str, Any], names: str) -> None:
-        self._core_schema = adapter.core_schema
-        self._validate = adapter.validator.validate_json
+        self._core_schema, validator = core_schema.finite_only(adapter)
+        self._validate = validator.validate_json
         self._validate_long: Any = None
         self._names = names
         self.own_bounds = bounds_of(adapter.core_schema)
@@ -176,8 +176,7 @@ class _ArgumentCheck:
         # Created at first use, because most tools never need it. The validators inside a prebuilt
         # one would continue after their first error.
         if self._validate_long is None:
-            schema = failing_fast(self._core_schema)
-            self._validate_long = SchemaValidator(schema, _use_prebuilt=False).validate_json
+            self._validate_long = core_schema.failing_fast(self._core_schema).validate_json
         return self._validate_long
 
     def _explain(self, value: Any, hidden: HiddenArguments) -> ToolFailure | None:
@@ -210,7 +209,7 @@ def texts_of(function: Callable[..., Any]) -> Texts:
     if secret_arguments(schema):
         # Clients show and store the arguments of prompts and the URIs of resources.
         raise TypeError(f"{function.__name__}: only tools take secrets")
-    validate: Any = adapter.validator.validate_strings  # its type wants dictionaries of its own
+    validate: Any = core_schema.finite_only(adapter)[1].validate_strings  # typed for dictionaries
     names = _listed_names(parameters)
     declared = frozenset(schema["properties"])
 

@@ -6,11 +6,27 @@ cost is bounded by the number of values. This module bounds the other costs that
 """
 
 import re
+from cmath import isfinite
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
-from gatepost.documents.json_shape import MAX_VALUES, levels_of, objects_in, values_bound
+from msgspec import DecodeError
+from pydantic import TypeAdapter
+from pydantic_core import SchemaValidator
+from pydantic_core.core_schema import (
+    no_info_after_validator_function,
+    no_info_before_validator_function,
+)
+
+from gatepost.documents.json_shape import (
+    MAX_VALUES,
+    decoded,
+    levels_of,
+    may_overflow,
+    objects_in,
+    values_bound,
+)
 from gatepost.execution.failure import ToolFailure
 
 MAX_COMPARED = 2_000_000
@@ -43,6 +59,8 @@ _FINITE = frozenset(
 )
 """Types of pydantic's schemas that read no number themselves, or only a finite one."""
 
+_NOT_FINITE = "its text is not JSON, or holds a number that is out of range"
+
 CheckBound = Callable[[Any], None]
 """Raises ToolFailure if a decoded document would take too long to validate."""
 
@@ -71,28 +89,83 @@ def reads_floats(core_schema: Any) -> bool:
     )
 
 
-def failing_fast(core_schema: Any) -> Any:
+def failing_fast(core_schema: Any) -> SchemaValidator:
     """
-    Return the schema with lists and objects that are left at their first error.
+    Return the validator of the schema with lists and objects that are left at their first error.
 
     pydantic otherwise builds a validation error for each of 40,000 items, with an exception for
     each if the item's type or validator is written in Python.
     """
+    schema = _rewritten(
+        core_schema,
+        lambda part: part | {"fail_fast": True} if part.get("type") in _COLLECTIONS else part,
+    )
+    # The validators inside a prebuilt one would continue after their first error.
+    return SchemaValidator(schema, _use_prebuilt=False)
+
+
+def _reads_numbers_in_texts(core_schema: Any) -> bool:
+    """Return whether validation may read a number in a text, where `reads_floats` finds none."""
+    return any(
+        part.get("type") in ("complex", "json")
+        or ("keys_schema" in part and not _is_random(part["keys_schema"]))
+        for part in objects_in(core_schema)
+    )
+
+
+def finite_only(adapter: TypeAdapter[Any]) -> tuple[Any, SchemaValidator]:
+    """Return the schema and the validator of arguments, which take no infinity and NaN in texts."""
+    if not _reads_numbers_in_texts(adapter.core_schema):
+        return adapter.core_schema, cast("SchemaValidator", adapter.validator)
+    schema = _rewritten(adapter.core_schema, _finite)
+    # The validators inside a prebuilt one would be those of the schema before.
+    return schema, SchemaValidator(schema, _use_prebuilt=False)
+
+
+def _finite(part: dict[str, Any]) -> dict[str, Any]:
+    match part.get("type"):
+        case "float":
+            return part | {"allow_inf_nan": False}
+        case "json":
+            return dict(no_info_before_validator_function(_finite_json, cast(Any, part)))
+        case "complex":
+            return dict(no_info_after_validator_function(_finite_complex, cast(Any, part)))
+    return part
+
+
+def _finite_json(text: Any) -> Any:
+    if isinstance(text, str) and may_overflow(encoded := text.encode("utf-8", "replace")):
+        try:
+            decoded(encoded)
+        except (DecodeError, ValueError, RecursionError):
+            raise ValueError(_NOT_FINITE) from None
+    return text
+
+
+def _finite_complex(number: complex) -> complex:
+    if not isfinite(number):
+        raise ValueError("the number is out of range")
+    return number
+
+
+def _rewritten(core_schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return the schema with *change* applied to it and to each schema in it."""
     if isinstance(core_schema, list | tuple):
-        return type(core_schema)(map(failing_fast, core_schema))
+        return type(core_schema)(_rewritten(part, change) for part in core_schema)
     if not isinstance(core_schema, dict):
         return core_schema
-    changed = {
-        key: (
-            {name: failing_fast(subschema) for name, subschema in value.items()}
-            if key in _NAMED and isinstance(value, dict)
-            else value
-            if key in _NO_SCHEMAS
-            else failing_fast(value)
-        )
-        for key, value in core_schema.items()
-    }
-    return changed | {"fail_fast": True} if changed.get("type") in _COLLECTIONS else changed
+    return change(
+        {
+            key: (
+                {name: _rewritten(subschema, change) for name, subschema in value.items()}
+                if key in _NAMED and isinstance(value, dict)
+                else value
+                if key in _NO_SCHEMAS
+                else _rewritten(value, change)
+            )
+            for key, value in core_schema.items()
+        }
+    )
 
 
 def bound_tables(value: Any) -> None:
