@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 import recurring_ical_events  # type: ignore[import-untyped]  # noqa: F401  # or it is left out
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
 from gatepost import CallContext, Pack, ToolFailure
 from gatepost_packs.calendar.calendar_source import CalendarDocuments, CalendarSource
@@ -96,6 +96,19 @@ class UnreadEntry(BaseModel):
     calendar: str | None = None
     summary: str | None = None
     """The start of the missing event; null for a whole calendar, or a document of it."""
+
+
+class ReadCalendars(BaseModel):
+    """The result of the worker."""
+
+    events: list[CalendarEvent]
+    total: int
+    readable: int
+    left_out: list[UnreadEntry]
+    unreadable: list[UnreadEntry]
+
+
+READ_CALENDARS = TypeAdapter(ReadCalendars)
 
 
 class Agenda(BaseModel):
@@ -217,11 +230,15 @@ def _request_of(documents: CalendarDocuments) -> dict[str, Any]:
     }
 
 
-async def _read(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+async def _read(request: dict[str, Any], timeout_s: float) -> ReadCalendars:
     narrower = "Ask for one calendar, or for a shorter period."
     try:
-        read: dict[str, Any] = await ask(
-            WORKER, request, timeout_s=timeout_s, max_values=MAX_VALUES
+        read: ReadCalendars = await ask(
+            WORKER,
+            request,
+            timeout_s=timeout_s,
+            max_values=MAX_VALUES,
+            result_type=READ_CALENDARS,
         )
     except TimeoutError:
         message = (
@@ -236,22 +253,22 @@ async def _read(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
 
 
 def _agenda(
-    begins: datetime, ends: datetime, read: dict[str, Any], gaps: list[UnreadEntry]
+    begins: datetime, ends: datetime, read: ReadCalendars, gaps: list[UnreadEntry]
 ) -> Agenda:
-    unreadable, left_out = read["unreadable"], read["left_out"]
-    if unreadable and not read["readable"] and not gaps:
-        calendar_name, reason = unreadable[0]["calendar"], unreadable[0]["reason"]
+    unreadable = read.unreadable
+    if unreadable and not read.readable and not gaps:
+        calendar_name, reason = unreadable[0].calendar, unreadable[0].reason
         message = f"The calendar {calendar_name} cannot be read: {reason}."
         raise ToolFailure("validation", message)
-    gaps += [UnreadEntry(**gap) for gap in (*unreadable, *left_out)]
+    gaps += [*unreadable, *read.left_out]
     if len(gaps) > MAX_GAPS:
         summary = UnreadEntry(reason=f"{len(gaps) - MAX_GAPS} more are missing as well")
         gaps = [*gaps[:MAX_GAPS], summary]
     return Agenda(
         start=begins.isoformat(),
         end=ends.isoformat(),
-        events=[CalendarEvent(**event) for event in read["events"]],
-        total=read["total"],
-        truncated=read["total"] > len(read["events"]),
+        events=read.events,
+        total=read.total,
+        truncated=read.total > len(read.events),
         missing=gaps,
     )

@@ -3,11 +3,11 @@
 import asyncio
 import mimetypes
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import apprise  # noqa: F401  # without the extra, the pack is left out
 import msgspec
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
 from gatepost import CallContext, FailureKind, Pack, ToolFailure
 from gatepost_authz import Network
@@ -46,6 +46,20 @@ class Sent(BaseModel):
     channel: str
     delivered: list[ProviderDelivery]
     failed: list[FailedDelivery]
+
+
+class DeliveryResult(BaseModel):
+    """The result of the worker."""
+
+    problem: Literal["url", "long"] | None = None
+    service: str = "the provider"
+    parts: int = 0
+    """The number of messages that were sent, of all of them."""
+    of: int = 0
+    status: int | None = None
+
+
+DELIVERY_RESULT = TypeAdapter(DeliveryResult)
 
 
 class Unsent(msgspec.Struct, frozen=True):
@@ -124,12 +138,13 @@ async def _send(
     async with connections.open():
         request = texts | {"url": url, "handle": HANDLE}
         try:
-            result = await ask(
+            result: DeliveryResult = await ask(
                 WORKER,
                 request,
                 timeout_s=timeout_s,
                 handles=((connections.handle, HANDLE),),
                 reads=tuple(str(path) for path in mimetypes.knownfiles),
+                result_type=DELIVERY_RESULT,
             )
         except TimeoutError:
             reason = (
@@ -139,26 +154,25 @@ async def _send(
         except WorkerFailed:
             reason = "sending to it broke off; it may have received the message"
             return Unsent("timeout", "the provider", reason)
-    if "problem" in result:
+    if result.problem is not None:
         return _problem(result, texts["max_parts"])
-    if result["parts"] == result["of"] > 0:
-        return ProviderDelivery(service=result["service"], parts=result["parts"])
+    if result.parts == result.of > 0:
+        return ProviderDelivery(service=result.service, parts=result.parts)
     return _refused(result, connections.failures)
 
 
-def _problem(result: dict[str, Any], max_messages: int) -> Unsent:
-    if result["problem"] == "long":
-        count = f"{result['of']} messages there, and at most {max_messages} are sent"
+def _problem(result: DeliveryResult, max_messages: int) -> Unsent:
+    if result.problem == "long":
+        count = f"{result.of} messages there, and at most {max_messages} are sent"
         reason = f"the message would become {count}"
-        return Unsent("validation", result["service"], reason)
+        return Unsent("validation", result.service, reason)
     reason = "Apprise cannot use the URL of the channel; an operator can correct it"
     return Unsent("denied", "the provider", reason)
 
 
-def _refused(result: dict[str, Any], failures: list[ToolFailure]) -> Unsent:
-    status: int | None = result["status"]
-    partly = result["parts"] > 0
-    kind, reason = _reason_of(status)
+def _refused(result: DeliveryResult, failures: list[ToolFailure]) -> Unsent:
+    partly = result.parts > 0
+    kind, reason = _reason_of(result.status)
     if failures:
         kind, reason = failures[-1].failure.kind, "it cannot be reached"
         if kind == "denied":
@@ -167,8 +181,8 @@ def _refused(result: dict[str, Any], failures: list[ToolFailure]) -> Unsent:
                 "the internet, and hosts that an operator names in [network] allow_hosts"
             )
     if partly:
-        reason = f"{result['parts']} of {result['of']} parts were sent, then {reason}"
-    return Unsent(kind, result["service"], reason, partly)
+        reason = f"{result.parts} of {result.of} parts were sent, then {reason}"
+    return Unsent(kind, result.service, reason, partly)
 
 
 def _reason_of(status: int | None) -> tuple[FailureKind, str]:

@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
+from pydantic import TypeAdapter, ValidationError
 
 from gatepost import decoded_within
 from gatepost.sandbox import (
@@ -36,6 +37,8 @@ CHANNEL = 3
 LAUNCH_FOLDER = str(Path(LAUNCHER).parent)
 INTERPRETER = str(Path(sys.executable).resolve().parent)
 
+ANY_RESULT: TypeAdapter[Any] = TypeAdapter(Any)
+
 _workers: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
@@ -43,7 +46,7 @@ class WorkerFailed(Exception):
     """The worker ended without an answer: killed by its limits, or broken by its input."""
 
 
-async def ask(
+async def ask(  # noqa: PLR0913  # what a worker may do, each by name
     worker: Path,
     request: Any,
     *,
@@ -51,6 +54,7 @@ async def ask(
     handles: tuple[tuple[int, int], ...] = (),
     reads: tuple[str, ...] = (),
     max_values: int = MAX_VALUES,
+    result_type: TypeAdapter[Any] = ANY_RESULT,
 ) -> Any:
     """
     Return the result of `answer` in the file *worker* for *request*; both are JSON values.
@@ -58,7 +62,8 @@ async def ask(
     The worker reads Python's own files and *reads*, writes no file, opens no connection, and
     inherits only *handles*, each by its second number. Without either, a process that has imported
     the worker is forked, which takes a tenth of starting one. Raises WorkerFailed, also for a
-    result of more than *max_values* values, or TimeoutError after *timeout_s*.
+    result of more than *max_values* values or of another type than *result_type*, or TimeoutError
+    after *timeout_s*.
     """
     workers = _workers.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(WORKERS_AT_ONCE))
     seconds = math.ceil(timeout_s) + 1
@@ -72,7 +77,10 @@ async def ask(
     if result.code != 0 or result.cut[0]:
         raise WorkerFailed(f"exit code {result.code}")
     try:
-        return decoded_within(result.out, max_values)
+        return result_type.validate_python(decoded_within(result.out, max_values), strict=True)
+    except ValidationError:
+        # Without it as the cause, because it quotes the result.
+        raise WorkerFailed("an answer of another type") from None
     except (ValueError, RecursionError) as error:
         raise WorkerFailed("no answer") from error
 

@@ -3,13 +3,13 @@
 import asyncio
 import re
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 import protego  # noqa: F401  # the workers need both; without them, the pack is left out
 import turbohtml  # noqa: F401
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
 from gatepost import CallContext, OutboundReply, Pack, ToolFailure
 from gatepost_packs.child.process import WorkerFailed, ask
@@ -35,13 +35,16 @@ robots_cache = RobotsCache()
 _workers = WeakValueDictionary[str, asyncio.Lock]()
 
 
-class HtmlPage(NamedTuple):
+class HtmlPage(BaseModel):
     """A page as it is shown."""
 
     title: str
     text: str
     cut: bool
     """Whether it was longer than the limit."""
+
+
+READ_PAGE = TypeAdapter(HtmlPage)
 
 
 class WebPage(BaseModel):
@@ -109,15 +112,17 @@ async def _read(tenant: str, reply: OutboundReply, form: Format) -> HtmlPage:
     source = await asyncio.to_thread(decoded, reply.body, declared, html=html)
     if not html or form == "raw":
         text = await asyncio.to_thread(CONTROLS.sub, "", source)
-        return HtmlPage("", text, reply.truncated)
+        return HtmlPage(title="", text=text, cut=reply.truncated)
     request = {"source": source, "url": reply.url, "markdown": form == "markdown"}
     try:
         async with _worker_lock_of(tenant):
-            read = await ask(PAGE_WORKER, request, timeout_s=READ_S)
+            page: HtmlPage = await ask(
+                PAGE_WORKER, request, timeout_s=READ_S, result_type=READ_PAGE
+            )
     except (TimeoutError, WorkerFailed):
         message = "The page takes too much time or memory to read. Look for a simpler one."
         raise ToolFailure("validation", message, field="url") from None
-    return HtmlPage(read["title"], read["text"], read["cut"] or reply.truncated)
+    return page.model_copy(update={"cut": page.cut or reply.truncated})
 
 
 def _worker_lock_of(tenant: str) -> asyncio.Lock:

@@ -14,6 +14,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
+from gatepost_packs.chat import tools
 from tests.packs.conftest import (
     HttpServer,
     PackCaller,
@@ -129,6 +130,21 @@ def test_a_provider_that_does_not_answer_ends_the_call(
     assert "did not answer within 1.5 seconds; it may have received the message" in (
         reply.failure or ""
     )
+
+
+@each("result", ["['x']", "None", "{'parts': '1', 'of': '1'}", "{'problem': 'no'}"])
+def test_a_worker_that_answers_a_value_of_another_type_has_failed(
+    chat_servers: ChatServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: str
+) -> None:
+    """A message or a provider's response may have broken a library."""
+    program = tmp_path / "worker.py"
+    program.write_text(f"def answer(request):\n    return {result}\n", encoding="utf-8")
+    with monkeypatch.context() as patched:
+        patched.setattr(tools, "WORKER", program)
+        reply = chat_servers.agent("rest").call("chat_send", channel="team", message="x")
+
+    assert reply.kind == "timeout"
+    assert "sending to it broke off; it may have received the message" in (reply.failure or "")
 
 
 def test_a_cancelled_call_ends_the_worker(chat_servers: ChatServers) -> None:

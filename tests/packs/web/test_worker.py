@@ -14,18 +14,20 @@ REPLY = OutboundReply(200, {"content-type": "text/html"}, b"<p>x", False, "https
 ENDLESS_PROGRAM = "def answer(question):\n    while True: pass\n"
 HUNGRY_PROGRAM = "def answer(question):\n    return bytearray(8_000_000_000)\n"
 TALKATIVE_PROGRAM = "def answer(question):\n    return 'x' * 50_000_000\n"
+LIST_PROGRAM = "def answer(question):\n    return ['x']\n"
+NUMBER_PROGRAM = "def answer(question):\n    return {'title': '', 'text': 1, 'cut': False}\n"
 
 
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize(
     "program",
-    [ENDLESS_PROGRAM, HUNGRY_PROGRAM, TALKATIVE_PROGRAM],
-    ids=["endless", "hungry", "talkative"],
+    [ENDLESS_PROGRAM, HUNGRY_PROGRAM, TALKATIVE_PROGRAM, LIST_PROGRAM, NUMBER_PROGRAM],
+    ids=["endless", "hungry", "talkative", "a list", "a number"],
 )
 async def test_a_page_that_breaks_the_worker_is_refused(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It exceeds time, memory or the length of the answer; the next page is read."""
+    """It exceeds time, memory or the length or type of the answer; the next page is read."""
     worker = tmp_path / "worker.py"
     worker.write_text(program, encoding="utf-8")
     with monkeypatch.context() as patched:
@@ -43,11 +45,11 @@ async def test_a_tenant_has_one_page_read_at_a_time(monkeypatch: pytest.MonkeyPa
     """A tenant's hostile pages take one worker and not all of them, and none once it has left."""
     release, running = asyncio.Event(), list[str]()
 
-    async def slow(worker: Path, request: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
+    async def slow(worker: Path, request: dict[str, Any], **options: Any) -> tools.HtmlPage:
         running.append(request["url"])
         if request["url"].endswith("/slow"):
             await release.wait()
-        return {"title": "", "text": request["url"], "cut": False}
+        return tools.HtmlPage(title="", text=request["url"], cut=False)
 
     def reads(tenant: str, name: str) -> asyncio.Task[tools.HtmlPage]:
         reply = msgspec.structs.replace(REPLY, url=f"https://www.web.test/{name}")
