@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
+from typing import Annotated, Literal
 
 import msgspec
 from httpcore2 import ProxyError
@@ -16,15 +17,20 @@ from gatepost_authz import Network, Tunnel, is_public
 
 CONNECT_S = 10.0
 REQUEST_BYTES = 4_096
+MAX_REQUESTS = 1_000
+"""
+The most connections that one worker may ask for. Other calls wait while a request is answered, and
+a worker that its input has taken over may never stop asking.
+"""
 
 
 class WantedConnection(msgspec.Struct, frozen=True):
     """A worker's request for a connection, one JSON object per line."""
 
-    scheme: str
+    scheme: Literal["https", "http", "ssh", "smtp"]
     """The schemes of `Outbound.addresses`."""
-    host: str
-    port: int
+    host: Annotated[str, msgspec.Meta(pattern=r"^[^\s/?#@\\\0]*$", max_length=255)]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
 
 class WorkerConnections:
@@ -32,6 +38,7 @@ class WorkerConnections:
     Answers a worker's requests for connections on one socket; `handle` is the worker's end.
 
     Each answer is one byte: `+` with the connected socket, or `-`; *failures* then has the reason.
+    A malformed request ends the connection to the worker.
     """
 
     def __init__(self, http: Outbound, network: Network) -> None:
@@ -57,19 +64,25 @@ class WorkerConnections:
             self._worker_end.close()
 
     async def _serve(self) -> None:
+        # The server's end is always closed, or the worker would wait. A worker that is gone, or
+        # sends what Gatepost's own do not, ends its own call.
+        with self._server_end, contextlib.suppress(OSError, msgspec.DecodeError, UnicodeError):
+            await self._answer_requests()
+
+    async def _answer_requests(self) -> None:
         loop = asyncio.get_running_loop()
-        with self._server_end:  # always closed, or the worker would wait
-            while line := await loop.sock_recv(self._server_end, REQUEST_BYTES):
-                try:
-                    connection = await self._connected(
-                        msgspec.json.decode(line, type=WantedConnection)
-                    )
-                except ToolFailure as failure:
-                    self.failures.append(failure)
-                    await loop.sock_sendall(self._server_end, b"-")
-                    continue
-                with connection:
-                    socket.send_fds(self._server_end, [b"+"], [connection.fileno()])
+        for _ in range(MAX_REQUESTS):
+            if not (line := await loop.sock_recv(self._server_end, REQUEST_BYTES)):
+                return
+            target = msgspec.json.decode(line, type=WantedConnection)
+            try:
+                connection = await self._connected(target)
+            except ToolFailure as failure:
+                self.failures.append(failure)
+                await loop.sock_sendall(self._server_end, b"-")
+                continue
+            with connection:
+                socket.send_fds(self._server_end, [b"+"], [connection.fileno()])
 
     async def _connected(self, target: WantedConnection) -> socket.socket:
         host, port = target.host, target.port

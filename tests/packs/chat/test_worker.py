@@ -1,5 +1,7 @@
 """The worker that sends messages connects only through the server's proxy."""
 
+import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from gatepost.outbound.http_client import OutboundClient
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from gatepost_packs.chat import worker
-from gatepost_packs.child.connections import WorkerConnections
+from gatepost_packs.child.connections import MAX_REQUESTS, WorkerConnections
 from gatepost_packs.child.process import START_SCRIPT, ask
 from tests.support.internet import PUBLIC, Internet
 
@@ -155,6 +157,74 @@ async def test_no_message_is_sent_to_a_refused_address(
     assert failures == ([failure] if failure else [])
     assert answer["parts"] == (0 if failure else 1)
     assert not failure or shared_internet.proxy.asked == []
+
+
+REQUESTING_WORKER = """
+import socket
+
+
+def answer(request):
+    server, answers = socket.socket(fileno=request["handle"]), []
+    for text in request["requests"]:
+        try:
+            server.sendall(text.encode())
+            answers.append(server.recv(1).decode())
+        except OSError:
+            answers.append("closed")
+    return answers
+"""
+"""Send these texts as requests for connections, and answer what came for each."""
+
+REFUSED_REQUEST = '{"scheme":"https","host":"127.0.0.1","port":1}'
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        "{no",
+        "[]",
+        REFUSED_REQUEST * 2,
+        '{"scheme":"gopher","host":"hook.web.test","port":443}',
+        '{"scheme":"https","host":"hook.web.test","port":99999999999}',
+        '{"scheme":"https","host":"hook.web.test/%s","port":443}' % ("a" * 100),
+        '{"scheme":"https","host":"hook.web.test","port":"443"}',
+    ],
+)
+async def test_a_malformed_request_ends_the_connections_of_its_worker_only(
+    client: OutboundClient, tmp_path: Path, malformed: str
+) -> None:
+    """A library in the worker may be broken. The error reaches no log, and no other call."""
+    program, errors = tmp_path / "requesting_worker.py", list[dict[str, Any]]()
+    program.write_text(REQUESTING_WORKER, encoding="utf-8")
+    asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+
+    async def answers(*requests: str) -> Any:
+        connections = WorkerConnections(client.client_for("acme"), client.network)
+        request = {"handle": 3, "requests": requests}
+        async with connections.open():
+            return await ask(program, request, timeout_s=30, handles=((connections.handle, 3),))
+
+    assert (await answers(REFUSED_REQUEST, malformed, REFUSED_REQUEST))[:2] == ["-", ""]
+    assert await answers(REFUSED_REQUEST) == ["-"]
+    gc.collect()
+    assert errors == []
+
+
+async def test_a_worker_that_does_not_stop_asking_is_answered_no_more(
+    client: OutboundClient, tmp_path: Path
+) -> None:
+    """It would take the server's time from all other calls."""
+    program = tmp_path / "requesting_worker.py"
+    program.write_text(REQUESTING_WORKER, encoding="utf-8")
+    connections = WorkerConnections(client.client_for("acme"), client.network)
+    request = {"handle": 3, "requests": [REFUSED_REQUEST] * (MAX_REQUESTS + 2)}
+    async with connections.open():
+        answers = await ask(
+            program, request, timeout_s=30, handles=((connections.handle, 3),), max_values=2_000
+        )
+
+    assert answers[:MAX_REQUESTS] == ["-"] * MAX_REQUESTS
+    assert set(answers[MAX_REQUESTS:]) <= {"", "closed"}
 
 
 def test_a_worker_refuses_every_other_action(tmp_path: Path) -> None:
