@@ -64,7 +64,9 @@ class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     keyring: KeyRing
     sock: socket.socket
     reread: Fresh | None = None
-    """Called at SIGHUP; None if there is no file to read again."""
+    """Called at `reload_signal`; None if there is no file to read again."""
+    reload_signal: signal.Signals = signal.SIGHUP
+    """With another signal, SIGHUP ends the server. Several workers always reload at SIGHUP."""
     development_issuer: Sequence[Route] = ()
     metrics: socket.socket | None = None
     """The address of `/metrics`; None: it is not served."""
@@ -168,6 +170,7 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
             leave_s=config.leave_s,
             on_drain=lambda: services.drain(config.listen.drain_s),
             reload=partial(begin, setup.reread) if setup.reread is not None else None,
+            reload_signal=setup.reload_signal,
         )
         await server.serve(sockets=[setup.sock])
         await wait_for_cancelled(server.server_state.tasks)

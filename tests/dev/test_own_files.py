@@ -1,6 +1,8 @@
 """`gatepost dev` with an author's own files: a configuration, the environment, and reloads."""
 
+import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from gatepost.dev.given_settings import given_settings
 from tests.support import commands
 from tests.support.client import ResourceClient, result
 from tests.support.commands import Gatepost
-from tests.support.measuring import eventually
+from tests.support.measuring import each, eventually
+from tests.support.processes import free_port
 
 CONFIG = """
 resource = "https://mcp.example.com/mcp"
@@ -82,6 +85,39 @@ def test_a_change_of_a_file_is_served_without_a_restart(
     token = commands.token(tmp_path, "--tenant", "acme")
     eventually(lambda: ResourceClient(reloading.url).call(token, "price").status == 403, within=20)
     assert tool_text(reloading, tmp_path, "--scopes", "shop:read") == "seven thousand"
+
+
+IN_TERMINAL = """
+import os, sys
+if os.getsid(0) != os.getpid():
+    os.setsid()
+os.open(sys.argv[1], os.O_RDWR)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Run a command in the terminal that the first argument names."""
+
+
+@each("options", [(), ("--reload",)])
+def test_the_end_of_its_terminal_ends_the_server(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """It ends as after Ctrl-C: the file of `gatepost token` is removed."""
+    state = tmp_path / "-".join(("state", *options))
+    state.mkdir()
+    shop(state)
+    controller, terminal = os.openpty()
+    with (
+        open(terminal, "rb"),
+        commands.running(
+            *("dev", "--port", str(free_port()), "--tools", "shop.py", "--state", "state"),
+            *options,
+            cwd=state,
+            before=(sys.executable, "-c", IN_TERMINAL, os.ttyname(terminal)),
+        ) as running,
+    ):
+        assert commands.token(state, "--tenant", "acme")
+        os.close(controller)
+
+        assert running.process.wait(30) == 0
+        assert commands.completed("token", "--state", "state", cwd=state).code != 0
 
 
 def test_a_configuration_file_is_combined_with_the_development_settings(tmp_path: Path) -> None:

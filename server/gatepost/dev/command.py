@@ -34,6 +34,7 @@ from gatepost.dev.token_command import DEFAULT_STATE
 from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
 from gatepost.dev.welcome import lines
 from gatepost.runtime.http_server import bind
+from gatepost.runtime.signals import note_reloads
 from gatepost.secrets.keyring import KeyRing
 from gatepost.serve import START_ERRORS, ServerSetup
 from gatepost.serve import run as serve
@@ -42,6 +43,9 @@ from gatepost_keys.imitation import DEVELOPMENT, IMITATIONS, Imitation, nearest
 from gatepost_keys.issuer.mount import routes
 from gatepost_keys.issuer.production_check import BANNER
 from gatepost_keys.issuer.settings import IssuerSettings
+
+RELOAD_SIGNAL = signal.SIGUSR1
+"""The signal of the source watch. SIGHUP ends the server, because its terminal has closed."""
 
 
 @click.command()
@@ -199,7 +203,7 @@ class DevOptions(msgspec.Struct, frozen=True):
         sources = [Path(name) for name in config.tools.load if name.endswith(".py")]
         if self.settings is not None:
             sources.append(self.settings)
-        return SourceWatch(sources, lambda: os.kill(os.getpid(), signal.SIGHUP))
+        return SourceWatch(sources, lambda: os.kill(os.getpid(), RELOAD_SIGNAL))
 
 
 def has_errors(problems: Sequence[Problem]) -> bool:
@@ -241,10 +245,12 @@ def run(options: DevOptions) -> int:
         keyring=keyring,
         sock=sock,
         reread=partial(options.reloaded, port, watch) if options.reload else None,
+        reload_signal=RELOAD_SIGNAL,
         metrics=bind(address.host, address.port, "listen.metrics") if address else None,
         development_issuer=routes(issuer),
     )
     if options.reload:
+        note_reloads(RELOAD_SIGNAL)
         watch.start()
     try:
         return serve(setup, announce)

@@ -52,7 +52,8 @@ class GatepostServer(uvicorn.Server):
     SIGTERM and SIGINT drain and end normally, so that an orchestrator sees exit code 0. Before a
     drain that SIGTERM begins, *on_leave* is called and the server goes on for *leave_s*: balancers
     see that it is not ready and send elsewhere. Each further signal skips the wait of the one
-    before. *on_drain* ends requests that would not end by themselves. SIGHUP calls *reload*.
+    before. *on_drain* ends requests that would not end by themselves. *reload_signal* calls
+    *reload*; if it is another signal than SIGHUP, SIGHUP ends the server like SIGINT.
 
     A stop always ends. A tool's thread, a disk or a driver may hang, and Python would wait for them
     forever. After `drain_s` and `HARD_END_S` the process logs where it hangs and exits 1.
@@ -60,7 +61,7 @@ class GatepostServer(uvicorn.Server):
 
     config: ListenConfig
 
-    def __init__(  # each hook by name
+    def __init__(  # noqa: PLR0913  # each hook by name
         self,
         config: ListenConfig,
         *,
@@ -69,13 +70,14 @@ class GatepostServer(uvicorn.Server):
         leave_s: float = 0.0,
         on_drain: Callable[[], object] | None = None,
         reload: Callable[[], object] | None = None,
+        reload_signal: signal.Signals = signal.SIGHUP,
     ) -> None:
         super().__init__(config)
         self._on_ready = on_ready
         self._on_leave = on_leave
         self._leave_s = leave_s
         self._on_drain = on_drain
-        self._reload = reload
+        self._reload, self._reload_signal = reload, reload_signal
         self._signals = RepeatedSignals()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -131,15 +133,17 @@ class GatepostServer(uvicorn.Server):
             signal.SIGTERM: self.handle_exit,
             signal.SIGINT: self.handle_exit,
         }
+        if self._reload_signal != signal.SIGHUP:
+            handlers[signal.SIGHUP] = self.handle_exit
         if (reload := self._reload) is not None:
 
-            def on_hangup(*_: object) -> None:
+            def on_reload(*_: object) -> None:
                 loop.call_soon_threadsafe(reload)
 
-            handlers[signal.SIGHUP] = on_hangup
+            handlers[self._reload_signal] = on_reload
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        if reload is not None and is_pending(before[signal.SIGHUP]):
-            on_hangup()
+        if reload is not None and is_pending(before[self._reload_signal]):
+            on_reload()
         try:
             yield
         finally:

@@ -26,25 +26,25 @@ class RepeatedSignals:
 
 class PendingReload:
     """
-    A handler of SIGHUP for the time in which a server cannot reload, so that it does not end then.
+    A handler of the reload signal while a server cannot reload, so that it does not end then.
 
     It is no blocked signal, which the programs that packs start would inherit.
     """
 
     def __init__(self) -> None:
         self.has_come = False
-        """Whether there was a SIGHUP."""
+        """Whether there was a signal."""
 
     def __call__(self, *_: object) -> None:
         """Implement the handler of a signal."""
         self.has_come = True
 
 
-def note_reloads() -> None:
-    """Take note of SIGHUP from now on."""
-    signal.signal(signal.SIGHUP, PendingReload())
+def note_reloads(reload_signal: signal.Signals = signal.SIGHUP) -> None:
+    """Take note of the reload signal from now on."""
+    signal.signal(reload_signal, PendingReload())
 
 
 def is_pending(handler: object) -> bool:
-    """Return whether this was the handler of SIGHUP, and there was one."""
+    """Return whether this was the handler of the reload signal, and there was one."""
     return isinstance(handler, PendingReload) and handler.has_come
