@@ -13,7 +13,7 @@ from gatepost.tools.authoring.prompt import Message
 from gatepost.tools.authoring.resource import Contents
 from tests.support.endpoint import EndpointClient, Response, message
 from tests.support.endpoint_clients import RestEndpoint
-from tests.support.measuring import capture_logs
+from tests.support.measuring import capture_logs, each
 
 HALF_SURROGATE = "\ud800"
 """Half a surrogate pair, as `os.listdir` and `json.loads` answer it."""
@@ -63,6 +63,18 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     "a value that is no JSON": lambda: Outcome(structured=msgspec.Raw(b"{no")),
     "two values": lambda: Outcome(structured=msgspec.Raw(b"{},{}")),
 }
+SECRET = f"ghp_{'a1B2c3D4e5F6' * 3}"
+INVALID_PARTS = {
+    "an open object": b'{"x":',
+    "nothing": b"",
+    "two values": b'1,"b":{"c":2}}',
+    "a constant of Python": b"NaN",
+    "infinity": b"1e999",
+    "no UTF-8": b'"\xff"',
+    "half a character": rb'"\ud800"',
+    "a secret outside of texts": SECRET.encode(),
+}
+"""What a tool may give as encoded JSON inside of a value."""
 ERRORS = [Own, Unspeakable, KeyboardInterrupt, SystemExit, StopIteration, asyncio.CancelledError]
 
 
@@ -114,6 +126,40 @@ async def call_over_each_protocol(work: Callable[[], Any]) -> None:
 async def test_an_answer_that_cannot_be_encoded_is_a_failed_call(answer: Callable[[], Any]) -> None:
     """The runner finds it, so the error has the protocol's form and the request's id."""
     await call_over_each_protocol(answer)
+
+
+@each("part", INVALID_PARTS.values(), ids=INVALID_PARTS)
+async def test_encoded_json_within_an_answer_that_is_no_json_is_a_failed_call(part: bytes) -> None:
+    """It would make the whole answer unreadable, and redaction would not find a secret in it."""
+    raw = msgspec.Raw(part)
+    await call_over_each_protocol(lambda: Outcome(structured={"a": raw}))
+    await call_over_each_protocol(lambda: Outcome(({"type": "text", "text": "x", "_meta": raw},)))
+
+
+class RawMember(msgspec.Struct):
+    value: msgspec.Raw
+
+
+async def test_encoded_json_within_an_answer_is_sent_on_one_line() -> None:
+    """A line break would end the message over stdio."""
+    pack = Pack("lines")
+    raw = msgspec.Raw(b'{"a":\r\n["b",\n1]}')
+
+    @pack.tool()
+    async def value(ctx: CallContext) -> Outcome:
+        """Answer a value and a block."""
+        return Outcome(({"type": "text", "text": "x", "_meta": {"m": raw}},), {"value": raw})
+
+    @pack.tool()
+    async def struct(ctx: CallContext) -> RawMember:
+        """Answer a struct."""
+        return RawMember(raw)
+
+    client = EndpointClient(pack.tools.values())
+    for name in ("value", "struct"):
+        response = await client.call(name)
+        assert response.json["result"]["structuredContent"] == {"value": {"a": ["b", 1]}}
+        assert not {*b"\r\n"} & {*response.body}
 
 
 @pytest.mark.parametrize("kind", ERRORS)

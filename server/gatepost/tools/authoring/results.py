@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_origin, get_type_hints
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, is_typeddict
 
-from gatepost.documents.json_shape import decoded
+from gatepost.documents.json_shape import decoded, may_overflow
 from gatepost.tools.authoring.function import awaited
 from gatepost.tools.authoring.mixed_content import blocks, encoded, holds_content, is_content
 from gatepost.tools.authoring.schema import Plain, simplify
@@ -23,7 +24,11 @@ RESULT = "result"
 """The member that holds a value that is not an object."""
 BEFORE_RESULT = b'{"result":'
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_ODD = re.compile(rb"[\r\n]|\\u")
+
 _encode = msgspec.json.encode
+_skim = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class ReturnConversion(msgspec.Struct, frozen=True):
@@ -224,12 +229,46 @@ def _outcome(value: Any) -> Outcome:
     """
     if not isinstance(value, Outcome):
         raise TypeError(f"the tool is declared to answer an Outcome, not {type(value).__name__}")
+    if not all(map(_is_plain, value.content)):
+        # Redaction and the protocol read the JSON that is sent.
+        content = tuple(decoded(_encode(value.content)))
+        value = msgspec.structs.replace(value, content=content)
     if value.structured is msgspec.UNSET:
         return value
-    is_encoded = isinstance(value.structured, msgspec.Raw)
     # It is sent unchanged, so it must be valid JSON on one line.
-    encoded = _encode(decoded(value.structured) if is_encoded else value.structured)
+    if isinstance(value.structured, msgspec.Raw):
+        encoded = _encode(decoded(value.structured))
+    else:
+        encoded = _checked(_encode(value.structured))
     return msgspec.structs.replace(value, structured=msgspec.Raw(encoded))
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value consists of Python's own types, which are always encoded as JSON."""
+    kind = type(value)
+    if kind is dict:
+        return all(map(_is_plain, value.values()))
+    return kind in _SCALARS or (kind in (list, tuple) and all(map(_is_plain, value)))
+
+
+def _checked(encoded: bytes) -> bytes:
+    """
+    Return the JSON of a value as msgspec writes it; raises DecodeError or ValueError.
+
+    A `Raw` in the value is written as it is: it may be no JSON, end the value around it, or hold
+    line breaks, infinity or half characters. A secret in what is no JSON would not be redacted.
+    """
+    _skim(encoded)
+    if _ODD.search(encoded) or may_overflow(encoded) or not _is_utf8(encoded):
+        return _encode(decoded(encoded))
+    return encoded
+
+
+def _is_utf8(encoded: bytes) -> bool:
+    try:
+        return encoded.isascii() or bool(encoded.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def _is_object(hint: Any) -> bool:
@@ -260,7 +299,7 @@ def _struct_answer(hint: type[msgspec.Struct]) -> ToOutcome:
     decode = msgspec.json.Decoder(hint).decode
 
     def answer(value: Any) -> Outcome:
-        encoded = _encode(value)
+        encoded = _checked(_encode(value))
         try:
             # A Struct does not check the types of its members.
             fits = isinstance(value, hint) and decode(encoded) is not None
