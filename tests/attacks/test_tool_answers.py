@@ -133,6 +133,7 @@ async def test_encoded_json_within_an_answer_that_is_no_json_is_a_failed_call(pa
     """It would make the whole answer unreadable, and redaction would not find a secret in it."""
     raw = msgspec.Raw(part)
     await call_over_each_protocol(lambda: Outcome(structured={"a": raw}))
+    await call_over_each_protocol(lambda: Outcome(structured={"a": raw, "long": "x" * 600}))
     await call_over_each_protocol(lambda: Outcome(({"type": "text", "text": "x", "_meta": raw},)))
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_origin, get_type_hints
 
@@ -25,7 +24,10 @@ RESULT = "result"
 BEFORE_RESULT = b'{"result":'
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
-_ODD = re.compile(rb"[\r\n]|\\u")
+_SHORT = 512
+"""Shorter JSON is decoded and encoded again, in less time than it takes to search it."""
+_UNUSUAL = (b"\n", b"\r", b"\\u")
+"""Line breaks between values, and escapes, of which msgspec writes only those of controls."""
 
 _encode = msgspec.json.encode
 _skim = msgspec.json.Decoder(msgspec.Raw).decode
@@ -258,17 +260,20 @@ def _checked(encoded: bytes) -> bytes:
     A `Raw` in the value is written as it is: it may be no JSON, end the value around it, or hold
     line breaks, infinity or half characters. A secret in what is no JSON would not be redacted.
     """
+    if len(encoded) < _SHORT:
+        return _encode(decoded(encoded))
     _skim(encoded)
-    if _ODD.search(encoded) or may_overflow(encoded) or not _is_utf8(encoded):
+    if any(map(encoded.__contains__, _UNUSUAL)) or _is_odd(encoded):
         return _encode(decoded(encoded))
     return encoded
 
 
-def _is_utf8(encoded: bytes) -> bool:
+def _is_odd(encoded: bytes) -> bool:
+    """Return whether JSON may hold infinity, or is not UTF-8."""
     try:
-        return encoded.isascii() or bool(encoded.decode())
+        return may_overflow(encoded) or not (encoded.isascii() or encoded.decode())
     except UnicodeDecodeError:
-        return False
+        return True
 
 
 def _is_object(hint: Any) -> bool:
