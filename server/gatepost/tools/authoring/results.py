@@ -231,18 +231,18 @@ def _outcome(value: Any) -> Outcome:
     """
     if not isinstance(value, Outcome):
         raise TypeError(f"the tool is declared to answer an Outcome, not {type(value).__name__}")
-    if not all(map(_is_plain, value.content)):
+    outcome: Outcome = value
+    if not all(map(_is_plain, outcome.content)):
         # Redaction and the protocol read the JSON that is sent.
-        content = tuple(decoded(_encode(value.content)))
-        value = msgspec.structs.replace(value, content=content)
-    if value.structured is msgspec.UNSET:
-        return value
+        outcome = replace(outcome, content=tuple(decoded(_encode(outcome.content))))
+    if outcome.structured is msgspec.UNSET:
+        return outcome
     # It is sent unchanged, so it must be valid JSON on one line.
-    if isinstance(value.structured, msgspec.Raw):
-        encoded = _encode(decoded(value.structured))
+    if isinstance(outcome.structured, msgspec.Raw):
+        encoded = _encode(decoded(outcome.structured))
     else:
-        encoded = _checked(_encode(value.structured))
-    return msgspec.structs.replace(value, structured=msgspec.Raw(encoded))
+        encoded = _checked(_encode(outcome.structured))
+    return replace(outcome, structured=msgspec.Raw(encoded))
 
 
 def _is_plain(value: Any) -> bool:
