@@ -266,6 +266,16 @@ async def test_a_grant_allows_its_number_of_calls(records: Records) -> None:
     assert not await grants.spend("g2", NOW)
 
 
+async def test_a_grant_is_read_by_its_id(records: Records) -> None:
+    """Only of its own tenant."""
+    stored_grant = grant()
+    await records.for_tenant("acme").grants.add(stored_grant)
+
+    assert await records.for_tenant("acme").grants.get("g1") == stored_grant
+    assert await records.for_tenant("acme").grants.get("g2") is None
+    assert await records.for_tenant("globex").grants.get("g1") is None
+
+
 async def test_a_grant_without_a_number_ends_at_its_expiry(records: Records) -> None:
     """Up to then any number of calls may use it."""
     grants = records.for_tenant("acme").grants

@@ -157,6 +157,9 @@ class GrantStore(Protocol):
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""
 
+    async def get(self, grant_id: str) -> GrantRecord | None:
+        """Return a grant, valid or not."""
+
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""
 

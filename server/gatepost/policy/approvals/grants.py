@@ -187,15 +187,15 @@ class GrantService:
     async def revoke(self, tenant: str, grant_id: str, by: Approver) -> bool:
         """End a grant; return whether it existed. Undecidable if *by* may not do so."""
         grants = self._records.for_tenant(tenant).grants
-        records = [record for record in await grants.all(self._clock()) if record.id == grant_id]
-        if not records:
+        record = await grants.get(grant_id)
+        if record is None or record.expires_at <= self._clock() or record.remaining == 0:
             return False
-        is_giver = is_same_person(_grant(records[0]).by, by)
+        is_giver = is_same_person(_grant(record).by, by)
         if not is_giver and not isinstance(by, Operator) and REVOKERS.isdisjoint(by.roles):
             raise Undecidable("Only its giver, an approver or an administrator can end a grant.")
         if not await grants.revoke(grant_id):
             return False
-        await self._notifier.announce("grant_revoked", _grant(records[0]), by)
+        await self._notifier.announce("grant_revoked", _grant(record), by)
         return True
 
     async def withdraw(self, tenant: str) -> int:
@@ -221,9 +221,11 @@ def _grant(record: GrantRecord) -> ApprovalGrant:
 
 async def revoke_given(grants: GrantStore, issuer: str, subject: str) -> int:
     """Revoke all grants that a person has given, to erase the person; return their number."""
-    count = 0
-    for record in await grants.all(0.0):
-        giver = _decode(record.details).grant.by
-        if (giver.issuer, giver.subject) == (issuer, subject):
-            count += await grants.revoke(record.id)
+    count, after = 0, ""
+    while page := await grants.page(after, PAGE):
+        for record in page:
+            giver = _decode(record.details).grant.by
+            if (giver.issuer, giver.subject) == (issuer, subject):
+                count += await grants.revoke(record.id)
+        after = page[-1].id
     return count

@@ -32,6 +32,10 @@ class MemoryGrants:
         grants = [grant for grant in self.records.values() if _is_active(grant, now)]
         return sorted(grants, key=lambda grant: (grant.created_at, grant.id))
 
+    async def get(self, grant_id: str) -> GrantRecord | None:
+        """Return a grant, valid or not."""
+        return self.records.get(grant_id)
+
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""
         grant = self.records.get(grant_id)

@@ -123,6 +123,7 @@ _ADD_GRANT = insert(GRANTS)
 _GRANTS = (
     select(*_GRANT_FIELDS).where(_GRANTS_OF, _NOW, _LEFT).order_by(GRANTS.c.created_at, GRANTS.c.id)
 )
+_GRANT = select(*_GRANT_FIELDS).where(*_THIS_GRANT)
 _CALLERS_GRANTS = _GRANTS.where(
     GRANTS.c.tool == bindparam("where_tool"),
     GRANTS.c.issuer == bindparam("where_issuer"),
@@ -318,6 +319,10 @@ class SqlGrants:
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""
         return await self._rows(_GRANTS, now=now)
+
+    async def get(self, grant_id: str) -> GrantRecord | None:
+        """Return a grant, valid or not."""
+        return next(iter(await self._rows(_GRANT, where_id=grant_id)), None)
 
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""
