@@ -1,8 +1,13 @@
 """A person who may write into a calendar can neither stop the server nor hide other events."""
 
+from pathlib import Path
+
 import pytest
 
+from gatepost import ToolFailure
+from gatepost_packs.calendar import tools
 from tests.packs.calendar.test_recurrence import document, event, worker_answer
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("P7")
 
@@ -113,3 +118,16 @@ def test_hundreds_of_hostile_events_leave_time_for_another_calendar() -> None:
 
     assert [event["summary"] for event in answer["events"]] == ["seen"]
     assert len(answer["left_out"]) == 150
+
+
+@each("result", ["['x']", "None", "{}", "{'events': [{}]}"])
+async def test_a_worker_that_answers_a_value_of_another_type_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: str
+) -> None:
+    """A calendar may have broken a library."""
+    program = tmp_path / "worker.py"
+    program.write_text(f"def answer(request):\n    return {result}\n", encoding="utf-8")
+    with monkeypatch.context() as patched:
+        patched.setattr(tools, "WORKER", program)
+        with pytest.raises(ToolFailure, match="too much memory or time to parse"):
+            await tools._read({}, 20)

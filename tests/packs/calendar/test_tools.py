@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from gatepost_packs.calendar import tools
 from tests.packs.calendar.test_recurrence import document, event
 from tests.packs.conftest import (
     HttpServer,
@@ -163,25 +162,6 @@ def event_rows(value: Any) -> list[tuple[str, str, str]]:
 
 
 @both
-@each("result", ["['x']", "None", "{}", "{'events': [{}]}"])
-def test_a_worker_that_answers_a_value_of_another_type_has_failed(
-    calendar_servers: CalendarServers,
-    agent: PackCaller,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    result: str,
-) -> None:
-    """A calendar may have broken a library."""
-    calendar_servers.pages["/team.ics"] = StubResponse(200, document(at(3, "x")).encode())
-    program = tmp_path / "worker.py"
-    program.write_text(f"def answer(request):\n    return {result}\n", encoding="utf-8")
-    with monkeypatch.context() as patched:
-        patched.setattr(tools, "WORKER", program)
-        reply = agent.call("calendar_read", **MARCH, calendar="team")
-
-    assert "too much memory or time to parse" in (reply.failure or "")
-
-
 def test_a_document_on_the_web_is_read(
     calendar_servers: CalendarServers, agent: PackCaller
 ) -> None:

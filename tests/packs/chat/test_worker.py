@@ -210,7 +210,7 @@ async def test_a_malformed_request_ends_the_connections_of_its_worker_only(
     assert errors == []
 
 
-async def test_a_worker_that_does_not_stop_asking_is_answered_no_more(
+async def test_a_worker_gets_a_limited_number_of_connections(
     client: OutboundClient, tmp_path: Path
 ) -> None:
     """It would take the server's time from all other calls."""

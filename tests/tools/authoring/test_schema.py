@@ -201,7 +201,7 @@ async def read(
 ) -> None: ...
 
 
-READ = arguments_of(read)
+NUMBERS = arguments_of(read)
 
 
 @each(
@@ -217,15 +217,15 @@ READ = arguments_of(read)
 @each("infinite", ["1e999", "-1e999", "NaN", "Infinity", "-Infinity"])
 def test_infinity_reaches_no_tool_in_a_text(arguments: str, infinite: str) -> None:
     """JSON in a text, the name of a member and a complex number are read as numbers, too."""
-    assert READ.check((arguments % "1e300").encode())
+    assert NUMBERS.check((arguments % "1e300").encode())
     with pytest.raises(ToolFailure) as raised:
-        READ.check((arguments % infinite).encode())
+        NUMBERS.check((arguments % infinite).encode())
     assert raised.value.failure.kind == "validation"
 
 
 def test_a_text_in_the_json_of_a_text_may_name_infinity() -> None:
     """Only numbers are refused."""
-    assert READ.check(rb'{"value":"[\"NaN\",\"Infinity\"]"}') == {"value": ["NaN", "Infinity"]}
+    assert NUMBERS.check(rb'{"value":"[\"NaN\",\"Infinity\"]"}') == {"value": ["NaN", "Infinity"]}
 
 
 def test_infinity_reaches_no_prompt_in_the_json_of_a_text() -> None:
