@@ -266,6 +266,22 @@ async def test_a_grant_allows_its_number_of_calls(records: Records) -> None:
     assert not await grants.spend("g2", NOW)
 
 
+async def test_valid_grants_are_read_page_by_page(records: Records) -> None:
+    """The oldest first, each once, without those that have ended and those of other tenants."""
+    grants = records.for_tenant("acme").grants
+    for name, age in (("g3", 1), ("g1", 2), ("g2", 2), ("g4", 3)):
+        await grants.add(grant(id=name, created_at=NOW - age))
+    await grants.add(grant(id="g5", expires_at=NOW))
+    await records.for_tenant("globex").grants.add(grant(id="g6"))
+
+    pages, after = list[list[str]](), None
+    while page := await grants.valid_page(NOW, 3, after):
+        pages.append([record.id for record in page])
+        after = page[-1].created_at, page[-1].id
+
+    assert pages == [["g4", "g1", "g2"], ["g3"]]
+
+
 async def test_a_grant_is_read_by_its_id(records: Records) -> None:
     """Only of its own tenant."""
     stored_grant = grant()

@@ -1,10 +1,13 @@
 """The grants page: list and revoke grants."""
 
+from urllib.parse import urlencode
+
 from gatepost.dashboard import argument_tree
 from gatepost.dashboard.grant_form import ANY_CALL
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse, redirect
 from gatepost.policy.approvals.approval_request import Undecidable
+from gatepost.policy.approvals.request_lists import place_at
 from gatepost.policy.approvals.service import ApprovalService
 
 
@@ -15,7 +18,7 @@ class GrantsPage:
         self._layout, self._approvals = layout, approvals
 
     async def show(self, page_request: PageRequest) -> PageResponse:
-        """Show the grants in force, oldest first."""
+        """Show a page of the grants in force, oldest first."""
         return await self._page(page_request)
 
     async def revoke(self, page_request: PageRequest) -> PageResponse:
@@ -31,7 +34,8 @@ class GrantsPage:
     async def _page(
         self, page_request: PageRequest, *, status: int = 200, problem: str = ""
     ) -> PageResponse:
-        grants = await self._approvals.granting.all(page_request.tenant)
+        after = place_at(page_request.query.get("after", ""))
+        grants, later = await self._approvals.granting.valid_page(page_request.tenant, after)
         return self._layout.page(
             "grants.html",
             page_request,
@@ -40,4 +44,5 @@ class GrantsPage:
             problem=problem,
             grants=[(grant, argument_tree.read(grant.arguments)) for grant in grants],
             any_arguments=ANY_CALL,
+            later=f"?{urlencode({'after': later})}" if later else "",
         )

@@ -157,6 +157,15 @@ class GrantStore(Protocol):
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""
 
+    async def valid_page(
+        self, now: float, limit: int, after: tuple[float, str] | None = None
+    ) -> list[GrantRecord]:
+        """
+        Return a page of the valid grants, the oldest first.
+
+        *after* is `created_at` and id of the last grant of the previous page.
+        """
+
     async def get(self, grant_id: str) -> GrantRecord | None:
         """Return a grant, valid or not."""
 

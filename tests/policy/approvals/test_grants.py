@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from gatepost.policy.approvals.approval_request import (
@@ -11,6 +12,8 @@ from gatepost.policy.approvals.approval_request import (
     Operator,
     Undecidable,
 )
+from gatepost.policy.approvals.grants import PAGE
+from gatepost.policy.approvals.request_lists import place_at
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
 from gatepost.storage.revocations import RevocationRecord
@@ -57,6 +60,23 @@ async def test_concurrent_calls_use_no_more_than_the_grant() -> None:
 
     assert [failure_kind(outcome) for outcome in outcomes].count("") == 4
     assert deployment.effects["a"] == 4
+
+
+async def test_grants_are_listed_page_by_page() -> None:
+    """A tenant with very many grants does not delay the others with its page."""
+    deployment = ApprovalDeployment(require=["act"])
+    replica = deployment.replica()
+    await granted(replica, {"what": "a"}, uses=9)
+    grants = deployment.records.for_tenant(ACME).grants
+    [record] = await grants.page("", PAGE)
+    for number in range(PAGE):
+        await grants.add(msgspec.structs.replace(record, id=f"{number:03}"))
+
+    first, later = await replica.service.granting.valid_page(ACME)
+    rest, end = await replica.service.granting.valid_page(ACME, place_at(later))
+
+    assert (len(first), len(rest), end) == (PAGE, 1, "")
+    assert [await replica.service.granting.valid_page("globex")] == [([], "")]
 
 
 async def test_a_grant_ends_at_its_expiry() -> None:

@@ -142,6 +142,20 @@ class GrantService:
         grants = map(_grant, await self._records.for_tenant(tenant).grants.all(self._clock()))
         return [grant for grant in grants if is_valid_grant(grant, self._is_revoked)]
 
+    async def valid_page(
+        self, tenant: str, after: tuple[float, str] | None = None
+    ) -> tuple[list[ApprovalGrant], str]:
+        """Return a page of the valid grants, and the cursor of the next page or an empty text."""
+        grants = self._records.for_tenant(tenant).grants
+        records = await grants.valid_page(self._clock(), PAGE + 1, after)
+        last = records[PAGE - 1] if len(records) > PAGE else None
+        valid = [
+            grant
+            for grant in map(_grant, records[:PAGE])
+            if is_valid_grant(grant, self._is_revoked)
+        ]
+        return valid, "" if last is None else f"{last.created_at!r}~{last.id}"
+
     async def use(
         self,
         call: Call,

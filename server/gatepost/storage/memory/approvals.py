@@ -32,6 +32,15 @@ class MemoryGrants:
         grants = [grant for grant in self.records.values() if _is_active(grant, now)]
         return sorted(grants, key=lambda grant: (grant.created_at, grant.id))
 
+    async def valid_page(
+        self, now: float, limit: int, after: tuple[float, str] | None = None
+    ) -> list[GrantRecord]:
+        """Return a page of the valid grants, the oldest first."""
+        grants = await self.all(now)
+        return [grant for grant in grants if after is None or (grant.created_at, grant.id) > after][
+            :limit
+        ]
+
     async def get(self, grant_id: str) -> GrantRecord | None:
         """Return a grant, valid or not."""
         return self.records.get(grant_id)

@@ -123,6 +123,8 @@ _ADD_GRANT = insert(GRANTS)
 _GRANTS = (
     select(*_GRANT_FIELDS).where(_GRANTS_OF, _NOW, _LEFT).order_by(GRANTS.c.created_at, GRANTS.c.id)
 )
+_VALID_GRANTS = _GRANTS.limit(bindparam("max_rows", type_=Integer))
+_VALID_GRANTS_AFTER = _VALID_GRANTS.where(tuple_(GRANTS.c.created_at, GRANTS.c.id) > _PLACE)
 _GRANT = select(*_GRANT_FIELDS).where(*_THIS_GRANT)
 _CALLERS_GRANTS = _GRANTS.where(
     GRANTS.c.tool == bindparam("where_tool"),
@@ -319,6 +321,16 @@ class SqlGrants:
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""
         return await self._rows(_GRANTS, now=now)
+
+    async def valid_page(
+        self, now: float, limit: int, after: tuple[float, str] | None = None
+    ) -> list[GrantRecord]:
+        """Return a page of the valid grants, the oldest first."""
+        if after is None:
+            return await self._rows(_VALID_GRANTS, now=now, max_rows=limit)
+        at, grant_id = after
+        place = {"where_time": at, "where_id": grant_id}
+        return await self._rows(_VALID_GRANTS_AFTER, now=now, max_rows=limit, **place)
 
     async def get(self, grant_id: str) -> GrantRecord | None:
         """Return a grant, valid or not."""
