@@ -48,9 +48,9 @@ async def test_a_refused_call_takes_from_no_bucket(shared_store: SharedStore) ->
     acme = shared_store.for_tenant("acme")
     wide, narrow = bucket("wide", 10), bucket("narrow", 2)
     for order in ((wide, narrow), (narrow, wide)):
-        assert await acme.spend_all(order) is None
+        assert await acme.limits(order).take() is None
     for order in ((wide, narrow), (narrow, wide)):
-        denial = await acme.spend_all(order)
+        denial = await acme.limits(order).take()
         assert denial is not None
         assert order[denial.at] is narrow
         assert 900 < denial.wait_s <= 1000
@@ -62,10 +62,10 @@ async def test_the_longest_wait_of_several_buckets_is_returned(shared_store: Sha
     """A caller that comes back after a shorter wait is refused again."""
     acme = shared_store.for_tenant("acme")
     fast, slow = bucket("fast", 1, rate=0.1), bucket("slow", 1)
-    assert await acme.spend_all((fast, slow)) is None
+    assert await acme.limits((fast, slow)).take() is None
 
     for order in ((fast, slow), (slow, fast)):
-        denial = await acme.spend_all(order)
+        denial = await acme.limits(order).take()
         assert denial is not None
         assert order[denial.at] is slow
 
@@ -73,15 +73,16 @@ async def test_the_longest_wait_of_several_buckets_is_returned(shared_store: Sha
 async def test_concurrency_is_taken_and_released(shared_store: SharedStore) -> None:
     """The limit is exact, and another tenant's limit of the same name is a different one."""
     acme, limit = shared_store.for_tenant("acme"), ConcurrencyLimit("calls", 2)
-    assert await acme.spend_all((), (limit,)) is None
-    assert await acme.spend_all((), (limit,)) is None
-    assert await acme.spend_all((), (limit,)) == Denial(0, CONCURRENCY_WAIT_S)
-    assert await shared_store.for_tenant("globex").spend_all((), (limit,)) is None
+    assert await acme.limits((), (limit,)).take() is None
+    assert await acme.limits((), (limit,)).take() is None
+    assert await acme.limits((), (limit,)).take() == Denial(0, CONCURRENCY_WAIT_S)
+    assert await shared_store.for_tenant("globex").limits((), (limit,)).take() is None
 
-    acme.leave((limit,))
-    assert await acme.spend_all((), (limit,)) is None
+    acme.limits((), (limit,)).leave()
+    assert await acme.limits((), (limit,)).take() is None
     assert await places_used(acme, limit) == 2
-    acme.leave((limit, limit))
+    for _ in range(2):
+        acme.limits((), (limit,)).leave()
     await wait_for_use(acme, limit, 0)
 
 
@@ -90,15 +91,15 @@ async def test_concurrency_and_tokens_are_taken_atomically(shared_store: SharedS
     """Without free concurrency no token is spent, and without a token none is taken up."""
     acme, tokens = shared_store.for_tenant("acme"), bucket("tokens", 3)
     tenant, tool = ConcurrencyLimit("tenant", 3), ConcurrencyLimit("tool", 1)
-    assert await acme.spend_all((tokens,), (tenant, tool)) is None
+    assert await acme.limits((tokens,), (tenant, tool)).take() is None
 
-    assert await acme.spend_all((tokens,), (tenant, tool)) == Denial(2, CONCURRENCY_WAIT_S)
+    assert await acme.limits((tokens,), (tenant, tool)).take() == Denial(2, CONCURRENCY_WAIT_S)
     assert await tokens_held(acme, tokens) == [2]
     assert await places_used(acme, tenant) == 1
 
-    assert await acme.spend_all((tokens,), (tenant,)) is None
-    assert await acme.spend_all((tokens,)) is None
-    denial = await acme.spend_all((tokens,), (tenant,))
+    assert await acme.limits((tokens,), (tenant,)).take() is None
+    assert await acme.limits((tokens,)).take() is None
+    denial = await acme.limits((tokens,), (tenant,)).take()
     assert denial is not None
     assert denial.at == 0
     assert await places_used(acme, tenant) == 2
@@ -113,9 +114,9 @@ async def test_the_longer_wait_of_bucket_and_concurrency_is_returned(
         bucket("tokens", 1),
         ConcurrencyLimit("calls", 1),
     )
-    assert await acme.spend_all((tokens,), (limit,)) is None
+    assert await acme.limits((tokens,), (limit,)).take() is None
 
-    denial = await acme.spend_all((tokens,), (limit,))
+    denial = await acme.limits((tokens,), (limit,)).take()
     assert denial is not None
     assert denial.at == 0
     assert denial.wait_s > CONCURRENCY_WAIT_S
@@ -124,14 +125,14 @@ async def test_the_longer_wait_of_bucket_and_concurrency_is_returned(
 async def test_concurrency_can_be_taken_beyond_the_limit(shared_store: SharedStore) -> None:
     """A call that a person approved continues; the next call waits until a place is free."""
     acme, limit = shared_store.for_tenant("acme"), ConcurrencyLimit("calls", 1)
-    assert await acme.spend_all((), (limit,)) is None
-    acme.hold((limit,))
+    assert await acme.limits((), (limit,)).take() is None
+    acme.limits((), (limit,)).hold()
     await wait_for_use(acme, limit, 2)
 
-    acme.leave((limit,))
-    assert await acme.spend_all((), (limit,)) is not None
-    acme.leave((limit,))
-    assert await acme.spend_all((), (limit,)) is None
+    acme.limits((), (limit,)).leave()
+    assert await acme.limits((), (limit,)).take() is not None
+    acme.limits((), (limit,)).leave()
+    assert await acme.limits((), (limit,)).take() is None
 
 
 async def test_concurrent_calls_get_exactly_the_available_concurrency(
@@ -143,7 +144,7 @@ async def test_concurrent_calls_get_exactly_the_available_concurrency(
         ConcurrencyLimit("calls", 7),
         bucket("tokens", 100),
     )
-    denials = await asyncio.gather(*(acme.spend_all((tokens,), (limit,)) for _ in range(20)))
+    denials = await asyncio.gather(*(acme.limits((tokens,), (limit,)).take() for _ in range(20)))
 
     assert denials.count(None) == 7
     assert await tokens_held(acme, tokens) == [93]
@@ -154,16 +155,16 @@ async def test_two_processes_share_the_concurrency(valkey: str) -> None:
     ours, theirs = await open_shared_store(valkey), await open_shared_store(valkey)
     limit = ConcurrencyLimit("calls", 3)
     results = await asyncio.gather(
-        *(store.for_tenant("acme").spend_all((), (limit,)) for store in [ours, theirs] * 5)
+        *(store.for_tenant("acme").limits((), (limit,)).take() for store in [ours, theirs] * 5)
     )
     granted = [
         store for store, denial in zip([ours, theirs] * 5, results, strict=True) if not denial
     ]
     assert len(granted) == 3
 
-    granted[0].for_tenant("acme").leave((limit,))
+    granted[0].for_tenant("acme").limits((), (limit,)).leave()
     await wait_for_use(ours.for_tenant("acme"), limit, 2)
-    assert await theirs.for_tenant("acme").spend_all((), (limit,)) is None
+    assert await theirs.for_tenant("acme").limits((), (limit,)).take() is None
     for store in (ours, theirs):
         await store.aclose()
 
@@ -177,13 +178,13 @@ async def test_a_dead_process_releases_its_concurrency(
     dead, alive = await opened(valkey), await opened(valkey)
     monkeypatch.setattr(concurrency, "RENEW_S", 0.1)
     limit, other = ConcurrencyLimit("calls", 1), ConcurrencyLimit("others", 1)
-    assert await alive.for_tenant("acme").spend_all((), (other,)) is None
-    assert await dead.for_tenant("acme").spend_all((), (limit,)) is None
+    assert await alive.for_tenant("acme").limits((), (other,)).take() is None
+    assert await dead.for_tenant("acme").limits((), (limit,)).take() is None
     await dead.aclose()  # as a crash: nothing is given back
-    assert await alive.for_tenant("acme").spend_all((), (limit,)) is not None
+    assert await alive.for_tenant("acme").limits((), (limit,)).take() is not None
 
     async with asyncio.timeout(WITHIN_S):
-        while await alive.for_tenant("acme").spend_all((), (limit,)) is not None:
+        while await alive.for_tenant("acme").limits((), (limit,)).take() is not None:
             await run_ready_once()
     assert await places_used(alive.for_tenant("acme"), other) == 1
     await alive.aclose()
@@ -196,8 +197,8 @@ async def test_the_concurrency_in_use_is_restored_after_valkey_lost_its_data(
     monkeypatch.setattr(concurrency, "RENEW_S", 0.05)
     shared_store, limit = await opened(valkey), ConcurrencyLimit("calls", 5)
     acme = shared_store.for_tenant("acme")
-    assert await acme.spend_all((), (limit, ConcurrencyLimit("other", 1))) is None
-    assert await acme.spend_all((), (limit,)) is None
+    assert await acme.limits((), (limit, ConcurrencyLimit("other", 1))).take() is None
+    assert await acme.limits((), (limit,)).take() is None
     await shared_store.client.flushdb()
 
     await wait_for_use(acme, limit, 2)
@@ -215,14 +216,14 @@ async def test_a_cancelled_call_holds_no_concurrency(shared_store: SharedStore) 
         await asyncio.wait([taking])
     # Answers that are under way are of those who are gone.
     async with asyncio.timeout(WITHIN_S):
-        while await acme.spend_all((), (limit,)) is not None:
+        while await acme.limits((), (limit,)).take() is not None:
             await run_ready_once()
 
 
 async def take_place(shared_store: TenantSharedStore, limit: ConcurrencyLimit) -> None:
     """Take a place, and give it back as a call does."""
-    if await shared_store.spend_all((), (limit,)) is None:
+    if await shared_store.limits((), (limit,)).take() is None:
         try:
             await asyncio.sleep(0)
         finally:
-            shared_store.leave((limit,))
+            shared_store.limits((), (limit,)).leave()

@@ -101,12 +101,12 @@ async def test_calls_that_come_together_share_a_round_trip_for_all_their_limits(
 
     async def take() -> list[object]:
         return await asyncio.gather(
-            *(tenants[at % 4].spend_all(BUCKETS, LIMITS) for at in range(32))
+            *(tenants[at % 4].limits(BUCKETS, LIMITS).take() for at in range(32))
         )
 
     first = await take()
     for at in range(32):
-        tenants[at % 4].leave(LIMITS)
+        tenants[at % 4].limits((), LIMITS).leave()
     before = len(to_valkey.requests)
     second = await take()
     took = len(to_valkey.requests) - before

@@ -26,7 +26,7 @@ class GatedValkey:
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
-        return [Denial(0, request.buckets[0][1]) for request in requests]
+        return [Denial(0, request.rates[1]) for request in requests]
 
     def shared_limits(self) -> ValkeyRateLimits:
         return ValkeyRateLimits(self.ask, lambda request: None)
@@ -35,7 +35,7 @@ class GatedValkey:
 async def wait_of(shared_limits: ValkeyRateLimits, rate: float) -> float:
     """Return the wait in seconds that Valkey answers, which gives away the bucket's rate."""
     request = RateLimitRequest(
-        ((b"alice", rate, 1),), (), asyncio.get_running_loop().create_future()
+        (b"alice",), [0, rate, 1], (), (), asyncio.get_running_loop().create_future()
     )
     shared_limits.put(request)
     denial = await request.answer

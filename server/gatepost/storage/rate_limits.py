@@ -3,7 +3,9 @@ The requests of rate limits to a shared store, and the token buckets of one proc
 I.371).
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -15,6 +17,8 @@ LEASE_S = 10.0
 """How long the running calls of a process count without a renewal."""
 ROUNDING_ERROR = 1e-9
 """The rounding error that is tolerated."""
+MIN_S = 1e-5
+"""The smallest amount that a store can represent; spent if nothing is owed."""
 
 
 class Spending(msgspec.Struct, frozen=True, gc=False):
@@ -23,6 +27,17 @@ class Spending(msgspec.Struct, frozen=True, gc=False):
     bucket: str
     rate: float
     burst: float
+
+
+class QuotaBucket(msgspec.Struct, frozen=True, gc=False):
+    """
+    A bucket that is charged after the call; it becomes full within *room_s* seconds.
+
+    It is taken while it is not empty, and a call pays what earlier calls owe.
+    """
+
+    bucket: str
+    room_s: float
 
 
 class ConcurrencyLimit(msgspec.Struct, frozen=True, gc=False):
@@ -36,12 +51,34 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
     """
     A bucket was empty or a concurrency limit was reached, and nothing was taken.
 
-    ``at`` is the index of the longest wait, first in the spendings and then in the concurrency
-    limits.
+    ``at`` is the index of the longest wait, first in the spendings, then in the quotas, and then in
+    the concurrency limits.
     """
 
     at: int
     wait_s: float
+
+
+class StoreLimits(Protocol):
+    """
+    Buckets and concurrency limits of one tenant at the shared store that are taken together.
+
+    They are prepared once for many calls, because their names are the same each time.
+    """
+
+    async def take(self, owed_s: Sequence[float] = ()) -> Denial | None:
+        """
+        Take a token from each bucket and count a call in each limit, or do nothing and say why.
+
+        *owed_s* are the seconds that each quota is charged. The step is atomic over all processes.
+        A call counts until `leave`, or until its process has not renewed it for `LEASE_S`.
+        """
+
+    def hold(self) -> None:
+        """Count a call in each limit, even beyond it; other processes learn of it soon."""
+
+    def leave(self) -> None:
+        """End a call in each limit; other processes learn of it soon."""
 
 
 MAX_BUCKETS = 200_000
@@ -217,3 +254,47 @@ class Buckets:
         ]
         for name in names if until <= now else names[:excess]:
             del self._buckets[name]
+
+
+class MemoryLimits(msgspec.Struct, frozen=True):
+    """The `StoreLimits` of one tenant, in memory."""
+
+    counted_buckets: Buckets
+    running: Counter[str]
+    clock: Callable[[], float]
+    spendings: Sequence[Spending]
+    quotas: Sequence[QuotaBucket]
+    concurrency: Sequence[ConcurrencyLimit]
+
+    async def take(self, owed_s: Sequence[float] = ()) -> Denial | None:
+        """Take a token from each bucket and count a call in each limit, or do nothing."""
+        rates: list[BucketRate] = [
+            (spending.bucket, 1 / spending.rate, spending.burst / spending.rate)
+            for spending in self.spendings
+        ]
+        for quota, quota_owed_s in zip(self.quotas, owed_s, strict=True):
+            piece_s = max(quota_owed_s, MIN_S)
+            rates.append((quota.bucket, piece_s, quota.room_s + piece_s))
+        now = self.clock()
+        limits = LocalLimits(
+            self.counted_buckets.buckets_for(rates, now),
+            [
+                ConcurrencyCounter(limit.maximum, self.running[limit.name])
+                for limit in self.concurrency
+            ],
+        )
+        if not limits.take(now):
+            return limits.shortage(now)
+        self.hold()
+        return None
+
+    def hold(self) -> None:
+        """Count a call in each limit, even beyond it."""
+        self.running.update(limit.name for limit in self.concurrency)
+
+    def leave(self) -> None:
+        """End a call in each limit."""
+        for limit in self.concurrency:
+            self.running[limit.name] -= 1
+            if self.running[limit.name] <= 0:
+                del self.running[limit.name]

@@ -22,11 +22,11 @@ from gatepost.background import TaskSet
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import (
     Buckets,
-    ConcurrencyCounter,
     ConcurrencyLimit,
-    Denial,
-    LocalLimits,
+    MemoryLimits,
+    QuotaBucket,
     Spending,
+    StoreLimits,
 )
 
 SWEEP_EVERY_S = 1.0
@@ -82,21 +82,13 @@ class TenantSharedStore(Protocol):
         processes.
         """
 
-    async def spend_all(
-        self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit] = ()
-    ) -> Denial | None:
-        """
-        Take a token from each bucket and count a call in each limit, or do nothing and say why.
-
-        The step is atomic over all processes; its names differ from each other. A call counts
-        until `leave`, or until its process has not renewed it for `LEASE_S`.
-        """
-
-    def hold(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
-        """Count a call in each limit, even beyond it; other processes learn of it soon."""
-
-    def leave(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
-        """End a call in each limit; other processes learn of it soon."""
+    def limits(
+        self,
+        spendings: Sequence[Spending] = (),
+        concurrency: Sequence[ConcurrencyLimit] = (),
+        quotas: Sequence[QuotaBucket] = (),
+    ) -> StoreLimits:
+        """Return limits that calls take together; their names differ from each other."""
 
     async def levels(
         self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit]
@@ -298,32 +290,16 @@ class MemoryTenantSharedStore:
         """Take a token from a bucket that gains *rate* tokens a second and holds *burst*."""
         return self._buckets.spend(bucket, self._clock(), rate=rate, burst=burst)
 
-    async def spend_all(
-        self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit] = ()
-    ) -> Denial | None:
-        """Take a token from each bucket and count a call in each limit, or do nothing."""
-        rates = [
-            (spending.bucket, 1 / spending.rate, spending.burst / spending.rate)
-            for spending in spendings
-        ]
-        now = self._clock()
-        limits = LocalLimits(
-            self._buckets.buckets_for(rates, now),
-            [ConcurrencyCounter(limit.maximum, self._running[limit.name]) for limit in concurrency],
+    def limits(
+        self,
+        spendings: Sequence[Spending] = (),
+        concurrency: Sequence[ConcurrencyLimit] = (),
+        quotas: Sequence[QuotaBucket] = (),
+    ) -> MemoryLimits:
+        """Return limits that calls take together; their names differ from each other."""
+        return MemoryLimits(
+            self._buckets, self._running, self._clock, spendings, quotas, concurrency
         )
-        if not limits.take(now):
-            return limits.shortage(now)
-        self.hold(concurrency)
-        return None
-
-    def hold(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
-        """Count a call in each limit, even beyond it; other processes learn of it soon."""
-        self._running.update(limit.name for limit in concurrency)
-
-    def leave(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
-        """End a call in each limit; other processes learn of it soon."""
-        self._running.subtract(limit.name for limit in concurrency)
-        self._running += Counter()  # removes counts of zero
 
     async def levels(
         self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit]

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from gatepost.policy.limits import local_counters
 from gatepost.policy.limits.local_counters import LocalCounters
 from gatepost.policy.limits.rules import Bound, LimitRules, PrincipalKey
-from gatepost.storage.rate_limits import Bucket, Buckets, ConcurrencyCounter, LocalLimits, Spending
+from gatepost.storage.rate_limits import (
+    Bucket,
+    Buckets,
+    ConcurrencyCounter,
+    LocalLimits,
+    MemoryLimits,
+    Spending,
+)
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.offers.offer import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
@@ -145,7 +152,7 @@ async def test_no_limit_can_occur_twice_in_one_request() -> None:
     with pytest.raises(ValueError, match="occurs twice"):
         LocalLimits((), (counter, counter))
     with pytest.raises(ValueError, match="occurs twice"):
-        await shared_store.spend_all(twice)
+        await shared_store.limits(twice).take()
 
     assert counter.running == 0
     assert await shared_store.levels([once], ()) == [5]
@@ -163,9 +170,10 @@ def test_no_names_of_a_call_repeat_a_limit(
     rules = LimitRules(every, every, every, caller_audit=every, tenant_audit=every)
     counters, shared_store = LocalCounters(), MemorySharedStore()
     call_limits = counters.limits_of((*principal, tool, nested), rules, 0.0, shared_store)
-    names = [spending.bucket for spending in call_limits.spendings]
-    names += [quota.row.shared for quota in call_limits.quotas]
-    limits = [limit.name for limit in call_limits.shared_concurrency]
+    store_limits = call_limits.store_limits
+    assert isinstance(store_limits, MemoryLimits)
+    names = [bucket.bucket for bucket in (*store_limits.spendings, *store_limits.quotas)]
+    limits = [limit.name for limit in store_limits.concurrency]
 
     assert call_limits.take(0.0)
     assert len(names) == len(set(names)) == len(call_limits.buckets)

@@ -61,7 +61,7 @@ async def test_without_a_shared_store_each_process_counts(
     async def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(type(shared_store.for_tenant("acme")), "spend_all", away)
+    monkeypatch.setattr(type(shared_store.for_tenant("acme").limits()), "take", away)
 
     assert await refusing_limits([first], BURST_SIZE + 1) == [""] * BURST_SIZE + ["caller"]
 

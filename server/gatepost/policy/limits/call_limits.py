@@ -11,14 +11,11 @@ from gatepost.policy.limits.rules import Bound, LimitRules, PrincipalKey, named
 from gatepost.storage.rate_limits import (
     Bucket,
     BucketRate,
-    ConcurrencyLimit,
     LocalLimits,
-    Spending,
+    QuotaBucket,
+    StoreLimits,
 )
-from gatepost.storage.shared_store import TenantSharedStore
 
-MIN_S = 1e-5
-"""The smallest amount that a store can represent; spent if nothing is owed."""
 TOLD_PART = 1_000
 """Replays report their cost to the shared store once it exceeds this fraction of a quota (1/n)."""
 
@@ -41,9 +38,10 @@ class QuotaRow(msgspec.Struct, frozen=True, gc=False):
     """The caller; or the tenant alone."""
 
     @property
-    def shared(self) -> str:
-        """Return its name at the shared store."""
-        return "audit tenant" if len(self.owner) == 1 else f"audit {named(self.owner)}"
+    def shared(self) -> QuotaBucket:
+        """Return its bucket at the shared store."""
+        name = "audit tenant" if len(self.owner) == 1 else f"audit {named(self.owner)}"
+        return QuotaBucket(name, self.rate.room_s)
 
     @property
     def bucket(self) -> BucketRate:
@@ -90,32 +88,20 @@ class AuditQuota(msgspec.Struct, frozen=True, gc=False):
         return self.bucket.owed_s * TOLD_PART > self.row.rate.room_s
 
 
-class OwedQuotas:
-    """The debts of quotas that the next request to the shared store reports."""
+def take_debts(quotas: Sequence[AuditQuota]) -> list[float]:
+    """Return the debts of quotas in seconds, which the next request to the shared store reports."""
+    owed_s = []
+    for quota in quotas:
+        bucket = quota.bucket
+        owed_s.append(bucket.owed_s)
+        bucket.owed_s = 0.0
+    return owed_s
 
-    def __init__(self, quotas: Sequence[AuditQuota]) -> None:
-        self._quotas = quotas
-        self._seconds = [quota.bucket.owed_s for quota in quotas]
-        for quota in quotas:
-            quota.bucket.owed_s = 0.0
 
-    @property
-    def spendings(self) -> list[Spending]:
-        """
-        Return one spending per quota, whose single token is the whole debt.
-
-        The capacity is the quota plus one such token, so it succeeds while the bucket is not empty.
-        """
-        due = []
-        for quota, owed_s in zip(self._quotas, self._seconds, strict=True):
-            piece_s, row = max(owed_s, MIN_S), quota.row
-            due.append(Spending(row.shared, 1 / piece_s, (row.rate.room_s + piece_s) / piece_s))
-        return due
-
-    def give_back(self) -> None:
-        """Restore the debts, because the shared store has not taken them."""
-        for quota, owed_s in zip(self._quotas, self._seconds, strict=True):
-            quota.bucket.owed_s += owed_s
+def restore_debts(quotas: Sequence[AuditQuota], owed_s: Sequence[float]) -> None:
+    """Restore the debts, because the shared store has not taken them."""
+    for quota, quota_owed_s in zip(quotas, owed_s, strict=True):
+        quota.bucket.owed_s += quota_owed_s
 
 
 CallLimitsKey = tuple[str, str, str, str, str | None, bool]
@@ -138,10 +124,10 @@ class CallLimits(LocalLimits, kw_only=True):
     """The kinds of the buckets, followed by those of the concurrency limits with a maximum."""
     queue: AdmissionQueue | None
     """The queue of the process; None for nested calls."""
-    shared_store: TenantSharedStore | None = None
-    """The shared store through which processes count together; None for a single process."""
-    spendings: Sequence[Spending] = ()
-    shared_concurrency: Sequence[ConcurrencyLimit] = ()
-    """The same buckets and concurrency limits under their names at the shared store."""
+    store_limits: StoreLimits | None = None
+    """
+    The same limits at the shared store, through which processes count together; None for a single
+    process.
+    """
     quotas: Sequence[AuditQuota] = ()
     """The quotas of audit records; their buckets are the last of `buckets`."""

@@ -34,8 +34,9 @@ from gatepost.storage.rate_limits import (
     ConcurrencyCounter,
     ConcurrencyLimit,
     Spending,
+    StoreLimits,
 )
-from gatepost.storage.shared_store import SharedStore, TenantSharedStore
+from gatepost.storage.shared_store import SharedStore
 
 MIN_CALL_LIMITS = 50_000
 CALL_LIMITS_PER_TOKEN = 2
@@ -118,21 +119,21 @@ class LocalCounters:
             shared, stored_buckets = self._share((tenant, tool, inner), own_keys, rules, now)
         quotas = (*map(AuditQuota, rows, stored_buckets), *shared.quotas)
         of_rows, of_rate = stored_buckets[: len(rows)], stored_buckets[len(rows) :]
-        tenant_shared_store: TenantSharedStore | None = None
-        spendings: Sequence[Spending] = ()
+        store_limits: StoreLimits | None = None
         if shared_store is not None:
-            tenant_shared_store = shared_store.for_tenant(tenant)
             rate = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
-            spendings = [*rate, *shared.spendings]
+            store_limits = shared_store.for_tenant(tenant).limits(
+                [*rate, *shared.spendings],
+                shared.shared_concurrency,
+                [quota.row.shared for quota in quotas],
+            )
         call_limits = CallLimits(
             tenant=tenant,
             buckets=(*of_rate, *shared.buckets, *of_rows, *shared.quota_buckets),
             concurrency=shared.concurrency,
             kinds=shared.kinds,
             queue=None if inner else self.queue,
-            shared_store=tenant_shared_store,
-            spendings=spendings,
-            shared_concurrency=shared.shared_concurrency,
+            store_limits=store_limits,
             quotas=quotas,
         )
         if tool is not None and principal not in self.audit_quotas:

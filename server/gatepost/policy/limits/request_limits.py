@@ -49,8 +49,8 @@ class CallerRequests:
         call_limits = limits.limits_of(key)
         if not call_limits.buckets:
             return None
-        if call_limits.shared_store is not None:
-            return await limits.take_shared(call_limits.shared_store, call_limits)
+        if call_limits.store_limits is not None:
+            return await limits.take_shared(call_limits.store_limits, call_limits)
         if call_limits.take(now := limits.monotonic()):
             return None
         return local_refusal(call_limits, now)
@@ -124,8 +124,8 @@ class AuditedRetries(Stage):
         call_limits, now = limits.audit_limits_of(call.caller), limits.monotonic()
         if not call_limits.take(now):
             return local_refusal(call_limits, now)
-        if (shared_store := call_limits.shared_store) is not None and (
-            refusal := await limits.take_shared(shared_store, call_limits)
+        if (store_limits := call_limits.store_limits) is not None and (
+            refusal := await limits.take_shared(store_limits, call_limits)
         ):
             return refusal
         return await proceed(call, offer, arguments)

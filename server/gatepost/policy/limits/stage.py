@@ -13,12 +13,19 @@ import msgspec
 
 from gatepost.execution.failure import FailureLimit
 from gatepost.policy.limits.admission_queue import AdmissionQueue
-from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, CallLimitsKey, OwedQuotas
+from gatepost.policy.limits.call_limits import (
+    AuditQuota,
+    CallLimits,
+    CallLimitsKey,
+    restore_debts,
+    take_debts,
+)
 from gatepost.policy.limits.local_counters import LimitUsage, LocalCounters, levels
 from gatepost.policy.limits.rules import ANY, IN_QUEUE, Bound, LimitRules, rows_of
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.shared_store import SharedStore, TenantSharedStore
+from gatepost.storage.rate_limits import StoreLimits
+from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.calls.redacted_call import RedactedCall
 from gatepost.tools.calls.stage import Next, Stage
 from gatepost.tools.context.client import NO_CLIENT
@@ -114,8 +121,8 @@ class LimitStage(Stage):
             call.depth > 0,
         )
         call_limits = self._call_limits.get(key) or self.limits_of(key)
-        if call_limits.shared_store is not None:
-            if refusal := await self.take_shared(call_limits.shared_store, call_limits):
+        if call_limits.store_limits is not None:
+            if refusal := await self.take_shared(call_limits.store_limits, call_limits):
                 return refusal
         elif not call_limits.take(now := self.monotonic()):
             return local_refusal(call_limits, now)
@@ -161,9 +168,11 @@ class LimitStage(Stage):
             concurrency=(),
             kinds=[quota.row.rate.kind for quota in quotas],
             queue=None,
-            shared_store=None
+            store_limits=None
             if shared_store is None
-            else shared_store.for_tenant(caller.tenant_id),
+            else shared_store.for_tenant(caller.tenant_id).limits(
+                quotas=[quota.row.shared for quota in quotas]
+            ),
             quotas=quotas,
         )
 
@@ -178,34 +187,32 @@ class LimitStage(Stage):
             bucket.owed_s += cost_s
 
     async def take_shared(
-        self, shared_store: TenantSharedStore, call_limits: CallLimits
+        self, store_limits: StoreLimits, call_limits: CallLimits
     ) -> Outcome | None:
         """Take everything a call needs from the shared counters; return a refusal or None."""
         quotas = call_limits.quotas
-        owed = OwedQuotas(quotas)
+        owed_s = take_debts(quotas)
         try:
-            denial = await shared_store.spend_all(
-                [*call_limits.spendings, *owed.spendings], call_limits.shared_concurrency
-            )
+            denial = await store_limits.take(owed_s)
         except asyncio.CancelledError:
-            owed.give_back()
+            restore_debts(quotas, owed_s)
             raise
         except StoreUnavailable as outage:
-            owed.give_back()
+            restore_debts(quotas, owed_s)
             if not self._is_store_down:  # logged once per outage, not for each call
                 self._is_store_down = True
                 log.warning("limits_counted_per_process", extra={"reason": str(outage)})
             now = self.monotonic()
             if not call_limits.take(now):
                 return local_refusal(call_limits, now)
-            shared_store.hold(call_limits.shared_concurrency)
+            store_limits.hold()
             return None
         if self._is_store_down:
             self._is_store_down = False
             log.info("limits_counted_together")
         if denial is not None:
-            owed.give_back()
-            at = denial.at - len(call_limits.spendings)
+            restore_debts(quotas, owed_s)
+            at = denial.at - (len(call_limits.buckets) - len(quotas))
             if 0 <= at < len(quotas):
                 quotas[at].bucket.empty(self.monotonic(), denial.wait_s)
             return refusal_by(call_limits.kinds[denial.at], denial.wait_s)
@@ -217,14 +224,16 @@ class LimitStage(Stage):
         self, queue: AdmissionQueue, call: Call, call_limits: CallLimits
     ) -> Outcome | None:
         """Wait until this process runs fewer calls; return a refusal if that takes too long."""
-        let_in, shared_store = False, call_limits.shared_store
-        if shared_store is not None:
-            shared_store.hold(IN_QUEUE)
+        let_in, waiting = False, None
+        if self.shared_store is not None:
+            tenant_shared_store = self.shared_store.for_tenant(call_limits.tenant)
+            waiting = tenant_shared_store.limits(concurrency=IN_QUEUE)
+            waiting.hold()
         try:
             let_in = await queue.enter(call_limits.tenant, call.caller.principal_key)
         finally:
-            if shared_store is not None:
-                shared_store.leave(IN_QUEUE)
+            if waiting is not None:
+                waiting.leave()
             if not let_in:
                 queue.running += 1  # `leave` ends it here and in all other limits
                 leave(call_limits)
@@ -348,8 +357,8 @@ def enter(call_limits: CallLimits) -> None:
     """Count a call in all concurrency limits, even beyond them."""
     for counter in call_limits.concurrency:
         counter.running += 1
-    if call_limits.shared_store is not None:
-        call_limits.shared_store.hold(call_limits.shared_concurrency)
+    if call_limits.store_limits is not None:
+        call_limits.store_limits.hold()
     if call_limits.queue is not None:
         call_limits.queue.running += 1
 
@@ -358,8 +367,8 @@ def leave(call_limits: CallLimits) -> None:
     """End a call in all concurrency limits."""
     for counter in call_limits.concurrency:
         counter.running -= 1
-    if call_limits.shared_store is not None:
-        call_limits.shared_store.leave(call_limits.shared_concurrency)
+    if call_limits.store_limits is not None:
+        call_limits.store_limits.leave()
     queue = call_limits.queue
     if queue is not None:
         queue.running -= 1

@@ -5,18 +5,13 @@ calls.
 
 import asyncio
 import secrets
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from itertools import chain, count
 
 import msgspec
 
-from gatepost.storage.rate_limits import CONCURRENCY_WAIT_S, LEASE_S, Denial
-from gatepost.storage.valkey.rate_limits import (
-    KeyedBucket,
-    LimitedKey,
-    RateLimitRequest,
-    ValkeyRateLimits,
-)
+from gatepost.storage.rate_limits import CONCURRENCY_WAIT_S, LEASE_S, MIN_S, Denial
+from gatepost.storage.valkey.rate_limits import RateLimitRequest, ValkeyRateLimits
 
 RENEW_S = LEASE_S / 3
 """A lease is renewed twice before it expires, so that one renewal may fail."""
@@ -146,43 +141,39 @@ class ValkeyConcurrency:
     def __init__(self, run: RunScript) -> None:
         self._run = run
         self._me = secrets.token_hex(8)
-        self._held_counts: Counter[bytes] = Counter()
+        self._held_counts: dict[bytes, int] = {}
         self._untold: set[bytes] = set()
         self._unsure: frozenset[bytes] = frozenset()
         self._renewal: asyncio.TimerHandle | None = None
         self._release: asyncio.TimerHandle | None = None
         self._rate_limits = ValkeyRateLimits(self._ask, self._on_taken)
 
-    async def take(
-        self, buckets: Sequence[KeyedBucket], concurrency: Sequence[LimitedKey]
-    ) -> Denial | None:
-        """Take, as `TenantSharedStore.spend_all` does; the names are keys of Valkey."""
-        request = RateLimitRequest(buckets, concurrency, asyncio.get_running_loop().create_future())
+    def put(self, request: RateLimitRequest) -> None:
+        """Send a request with the next batch; its answer may be StoreUnavailable."""
         self._rate_limits.put(request)
-        try:
-            return await request.answer
-        except asyncio.CancelledError:
-            # A caller that was cancelled between the answer and its next step counts in the limits
-            # all the same.
-            if was_granted(request.answer):
-                self.leave(concurrency)
-            raise
 
-    def hold(self, concurrency: Sequence[bytes]) -> None:
+    def hold(self, limit_keys: Sequence[bytes]) -> None:
         """Count a call in each limit, even beyond it; other processes learn of it soon."""
-        self._count(concurrency)
-        self._report(concurrency)
+        self._count(limit_keys)
+        self._report(limit_keys)
 
-    def leave(self, concurrency: Sequence[LimitedKey]) -> None:
-        """End a call in each limit; other processes learn of it soon."""
-        self._held_counts.subtract([key for key, _ in concurrency])
-        for key, limit in concurrency:
-            if self._held_counts[key] <= 0:
-                del self._held_counts[key]
-            self._untold.add(key)
-            if limit < LARGE_LIMIT:
-                self._rate_limits.report_soon()
-        if concurrency and self._release is None:
+    def leave(self, limit_keys: Sequence[bytes], *, are_large: bool) -> None:
+        """
+        End a call in each limit.
+
+        Other processes learn of it soon; if all limits *are_large*, within `LEAVE_S`.
+        """
+        held_counts = self._held_counts
+        for key in limit_keys:
+            running = held_counts.get(key, 0) - 1
+            if running > 0:
+                held_counts[key] = running
+            else:
+                held_counts.pop(key, None)
+        self._untold.update(limit_keys)
+        if not are_large:
+            self._rate_limits.report_soon()
+        if limit_keys and self._release is None:
             self._release = asyncio.get_running_loop().call_later(LEAVE_S, self._told_late)
 
     async def aclose(self) -> None:
@@ -193,12 +184,17 @@ class ValkeyConcurrency:
         await self._rate_limits.aclose()
 
     def _on_taken(self, request: RateLimitRequest) -> None:
-        if request.concurrency:
-            self._count([key for key, _ in request.concurrency])
+        if not request.answer.done():
+            self._count(request.limit_keys)
+        else:
+            # The server has counted a call whose caller hung up meanwhile; report that it is over.
+            self._report(request.limit_keys)
 
-    def _count(self, concurrency: Sequence[bytes]) -> None:
-        self._held_counts.update(concurrency)
-        if self._renewal is None:
+    def _count(self, limit_keys: Sequence[bytes]) -> None:
+        held_counts = self._held_counts
+        for key in limit_keys:
+            held_counts[key] = held_counts.get(key, 0) + 1
+        if limit_keys and self._renewal is None:
             self._renewal = asyncio.get_running_loop().call_later(RENEW_S, self._renew)
 
     def _renew(self) -> None:
@@ -212,45 +208,85 @@ class ValkeyConcurrency:
         if self._untold:  # otherwise a request of other calls has reported it
             self._rate_limits.report_soon()
 
-    def _report(self, concurrency: Iterable[bytes]) -> None:
-        if concurrency:
-            self._untold.update(concurrency)
+    def _report(self, limit_keys: Collection[bytes]) -> None:
+        if limit_keys:
+            self._untold.update(limit_keys)
             self._rate_limits.report_soon()
 
     async def _ask(self, requests: list[RateLimitRequest]) -> list[Denial | None]:
-        keys = (key for request in requests for key, _ in request.concurrency)
-        reported = self._unsure.union(self._untold, keys)
-        concurrency = {key: number for number, key in enumerate(reported, 1)}
         # If the server runs the script but its answer is lost, these limits are reported again.
-        self._unsure, self._untold = reported, set()
-        buckets: dict[bytes, int] = {}
-        encoded: list[tuple[list[float], list[int]]] = []
+        self._unsure = self._unsure.union(
+            self._untold, *[request.limit_keys for request in requests]
+        )
+        self._untold = set()
+        bucket_keys = chain.from_iterable([request.bucket_keys for request in requests])
+        buckets, limits = _numbered(dict.fromkeys(bucket_keys)), _numbered(self._unsure)
+        encoded = []
         for request in requests:
-            rated: list[float] = []
-            for key, rate, burst in request.buckets:
-                rated += (buckets.setdefault(key, len(buckets) + 1), rate, burst)
-            encoded.append(
-                (
-                    rated,
-                    [
-                        argument
-                        for key, limit in request.concurrency
-                        for argument in (concurrency[key], limit)
-                    ],
-                )
-            )
-        running = [self._held_counts.get(key, 0) for key in concurrency]
-        answer = await self._run([*buckets, *concurrency], _encode((self._me, running, encoded)))
+            rates, maxima = request.rates, [*request.maxima]
+            rates[::3] = map(buckets.__getitem__, request.bucket_keys)
+            maxima[::2] = map(limits.__getitem__, request.limit_keys)
+            encoded.append((rates, maxima))
+        running = [self._held_counts.get(key, 0) for key in limits]
+        answer = await self._run([*buckets, *limits], _encode((self._me, running, encoded)))
         self._unsure = frozenset()
         denials: list[Denial | None] = [None] * len(requests)
         for number, at, wait_s in _denials(answer) if answer else ():
             denials[number] = Denial(at, wait_s)
-        for request, denial in zip(requests, denials, strict=True):
-            if denial is None and request.concurrency and request.answer.done():
-                # The server has counted a call whose caller hung up meanwhile; report that it is
-                # over.
-                self._report([key for key, _ in request.concurrency])
         return denials
+
+
+class ValkeyLimits(msgspec.Struct, frozen=True, eq=False):
+    """The `StoreLimits` of one tenant, with all arguments that are the same in each request."""
+
+    counts: ValkeyConcurrency
+    bucket_keys: tuple[bytes, ...]
+    """The keys of the spendings, then those of the quotas."""
+    rates: tuple[float, ...]
+    """The spendings as in `RateLimitRequest`."""
+    rooms_s: tuple[float, ...]
+    """The seconds in which each quota becomes full."""
+    limit_keys: tuple[bytes, ...]
+    maxima: tuple[int, ...]
+    are_large: bool
+    """Whether every limit is at least `LARGE_LIMIT`."""
+
+    async def take(self, owed_s: Sequence[float] = ()) -> Denial | None:
+        """
+        Take a token from each bucket and count a call in each limit, or do nothing.
+
+        The single token of a quota is the whole debt. The capacity is the quota plus one such
+        token, so it succeeds while the bucket is not empty.
+        """
+        rates = [*self.rates]
+        for room_s, quota_owed_s in zip(self.rooms_s, owed_s, strict=True):
+            piece_s = max(quota_owed_s, MIN_S)
+            rates += (0, 1 / piece_s, (room_s + piece_s) / piece_s)
+        answer: asyncio.Future[Denial | None] = asyncio.get_running_loop().create_future()
+        self.counts.put(
+            RateLimitRequest(self.bucket_keys, rates, self.limit_keys, self.maxima, answer)
+        )
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # A caller that was cancelled between the answer and its next step counts in the limits
+            # all the same.
+            if was_granted(answer):
+                self.leave()
+            raise
+
+    def hold(self) -> None:
+        """Count a call in each limit, even beyond it; other processes learn of it soon."""
+        self.counts.hold(self.limit_keys)
+
+    def leave(self) -> None:
+        """End a call in each limit; other processes learn of it soon."""
+        self.counts.leave(self.limit_keys, are_large=self.are_large)
+
+
+def _numbered(keys: Iterable[bytes]) -> dict[bytes, int]:
+    """Return the numbers by which the script names these keys."""
+    return dict(zip(keys, count(1), strict=False))
 
 
 def was_granted(answer: "asyncio.Future[Denial | None]") -> bool:

@@ -17,17 +17,15 @@ Maximum number of requests in one run of the script, during which Valkey serves 
 """
 
 
-KeyedBucket = tuple[bytes, float, float]
-"""A bucket's key, rate and burst."""
-LimitedKey = tuple[bytes, int]
-"""A concurrency limit's key, and the most calls that may run."""
-
-
 class RateLimitRequest(msgspec.Struct):
     """The buckets and limits of one call, by their keys in Valkey; all are taken or none."""
 
-    buckets: Sequence[KeyedBucket]
-    concurrency: Sequence[LimitedKey]
+    bucket_keys: Sequence[bytes]
+    rates: list[float]
+    """``0, rate, burst`` of each bucket; each 0 becomes the number of the key in the batch."""
+    limit_keys: Sequence[bytes]
+    maxima: Sequence[int]
+    """``0, maximum`` of each concurrency limit, as in `rates`."""
     answer: "asyncio.Future[Denial | None]"
 
 
@@ -41,7 +39,7 @@ class ValkeyRateLimits:
 
     A round trip of its own would cost a call more than everything else it does. *ask* is bounded in
     time; if it fails, all waiting calls fail, so that none waits twice. *on_taken* is called with
-    each request that was granted and whose call still waits.
+    each request that was granted, before its call learns of it.
     """
 
     def __init__(self, ask: AskServer, on_taken: Callable[[RateLimitRequest], None]) -> None:
@@ -85,9 +83,9 @@ class ValkeyRateLimits:
             self._is_reported = True
             answers = await self._ask(self._sent)
             for request, answer in zip(self._sent, answers, strict=True):
+                if answer is None:
+                    self._on_taken(request)
                 if not request.answer.done():  # the tokens are spent even if the caller hung up
-                    if answer is None:
-                        self._on_taken(request)
                     request.answer.set_result(answer)
             self._sent = []
         self._task = None

@@ -4,7 +4,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from redis import __version__ as redis_version
 from redis.asyncio import Redis
@@ -15,20 +15,27 @@ from redis.driver_info import DriverInfo
 from redis.exceptions import RedisError
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.rate_limits import ConcurrencyLimit, Denial, Spending
+from gatepost.storage.rate_limits import ConcurrencyLimit, QuotaBucket, Spending
 from gatepost.storage.shared_store import DeliverMessage, LogEvent
 from gatepost.storage.valkey.channels import ANSWER_S, Channels, ValkeySubscription
-from gatepost.storage.valkey.concurrency import LEVELS, TAKE_SCRIPT, ValkeyConcurrency
+from gatepost.storage.valkey.concurrency import (
+    LARGE_LIMIT,
+    LEVELS,
+    TAKE_SCRIPT,
+    ValkeyConcurrency,
+    ValkeyLimits,
+)
 from gatepost.storage.valkey.script_connection import ScriptConnection
 
 CONNECTIONS = 16
 MAX_KEYS = 20_000
-"""The number of keys that are cached, because each call of a caller needs the same."""
+"""The number of keys that are cached, because the callers of a tenant need the same."""
 MAX_EVENTS = 2**63
 """The first number that no event has."""
 KEYS_PER_SCAN = 1000
 """The keys of all tenants that the server examines in one step of a search."""
 _GLOB_CHARACTERS = re.compile(rb"[*?\[\]\\^-]")
+T = TypeVar("T")
 
 
 class ValkeySharedStore:
@@ -120,30 +127,27 @@ class ValkeyTenantSharedStore:
 
     async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
         """Take a token from a bucket that gains *rate* tokens a second and holds *burst*."""
-        denial = await self.spend_all((Spending(bucket, rate, burst),))
+        denial = await self.limits((Spending(bucket, rate, burst),)).take()
         return 0.0 if denial is None else denial.wait_s
 
-    async def spend_all(
-        self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit] = ()
-    ) -> Denial | None:
-        """Take a token from each bucket and count a call in each limit, or do nothing."""
-        buckets = [
-            (self._key(b"bucket", spending.bucket), spending.rate, spending.burst)
-            for spending in spendings
-        ]
-        limits = [(self._key(b"limit", limit.name), limit.maximum) for limit in concurrency]
-        return await self._shared_store.concurrency.take(buckets, limits)
-
-    def hold(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
-        """Count a call in each limit, even beyond it; other processes learn of it soon."""
-        self._shared_store.concurrency.hold(
-            [self._key(b"limit", limit.name) for limit in concurrency]
-        )
-
-    def leave(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
-        """End a call in each limit; other processes learn of it soon."""
-        self._shared_store.concurrency.leave(
-            [(self._key(b"limit", limit.name), limit.maximum) for limit in concurrency]
+    def limits(
+        self,
+        spendings: Sequence[Spending] = (),
+        concurrency: Sequence[ConcurrencyLimit] = (),
+        quotas: Sequence[QuotaBucket] = (),
+    ) -> ValkeyLimits:
+        """Return limits that calls take together; their names differ from each other."""
+        buckets = [*(limit.bucket for limit in spendings), *(quota.bucket for quota in quotas)]
+        rates = [argument for limit in spendings for argument in (0, limit.rate, limit.burst)]
+        maxima = [argument for limit in concurrency for argument in (0, limit.maximum)]
+        return ValkeyLimits(
+            counts=self._shared_store.concurrency,
+            bucket_keys=tuple(self._key(b"bucket", bucket) for bucket in buckets),
+            rates=_interned(tuple(rates)),
+            rooms_s=_interned(tuple(quota.room_s for quota in quotas)),
+            limit_keys=_interned(tuple(self._key(b"limit", limit.name) for limit in concurrency)),
+            maxima=_interned(tuple(maxima)),
+            are_large=all(limit.maximum >= LARGE_LIMIT for limit in concurrency),
         )
 
     async def levels(
@@ -224,6 +228,12 @@ async def opened(url: str) -> ValkeySharedStore:
 def _key(kind: bytes, tenant: bytes, name: str) -> bytes:
     # The length comes first, so that no tenant's name can be confused with what follows it.
     return b"gatepost:%b:%d:%b:%b" % (kind, len(tenant), tenant, _bytes(name))
+
+
+# Callers share one object: a hundred thousand of them have limits.
+@lru_cache(maxsize=MAX_KEYS)
+def _interned(arguments: tuple[T, ...]) -> tuple[T, ...]:
+    return arguments
 
 
 def _bytes(name: str) -> bytes:
