@@ -6,7 +6,13 @@ import pytest
 
 from gatepost.storage import rate_limits
 from gatepost.storage.backends import open_shared_store
-from gatepost.storage.rate_limits import CONCURRENCY_WAIT_S, ConcurrencyLimit, Denial, Spending
+from gatepost.storage.rate_limits import (
+    CONCURRENCY_WAIT_S,
+    ConcurrencyLimit,
+    Denial,
+    QuotaBucket,
+    Spending,
+)
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore
 from gatepost.storage.valkey import concurrency
 from gatepost.storage.valkey.shared_store import opened
@@ -120,6 +126,52 @@ async def test_the_longer_wait_of_bucket_and_concurrency_is_returned(
     assert denial is not None
     assert denial.at == 0
     assert denial.wait_s > CONCURRENCY_WAIT_S
+
+
+async def test_a_quota_is_charged_what_earlier_calls_owe(shared_store: SharedStore) -> None:
+    """Debts may overdraw it. While it is empty, no call takes anything, whatever it owes."""
+    acme, tokens, quota = (
+        shared_store.for_tenant("acme"),
+        bucket("tokens", 9),
+        QuotaBucket("q", 100),
+    )
+    limits = acme.limits((tokens,), (ConcurrencyLimit("calls", 9),), (quota,))
+    assert await limits.take((0.0,)) is None
+    assert await limits.take((250.0,)) is None
+
+    for owed_s in (0.0, 40.0):
+        denial = await limits.take((owed_s,))
+        assert denial is not None
+        assert denial.at == 1
+        assert 145 < denial.wait_s <= 151
+    assert await acme.limits(quotas=(QuotaBucket("other", 100), quota)).take((0.0, 0.0)) is not None
+    assert await shared_store.for_tenant("globex").limits(quotas=(quota,)).take((0.0,)) is None
+    assert await tokens_held(acme, tokens) == [7]
+
+
+async def test_calls_that_come_together_name_their_limits_in_any_order(
+    shared_store: SharedStore,
+) -> None:
+    """Each takes from its own limits, though one request asks for those of all tenants."""
+    wide, narrow = bucket("wide", 10), bucket("narrow", 2)
+    few, many = ConcurrencyLimit("few", 1), ConcurrencyLimit("many", 30)
+    acme, globex = shared_store.for_tenant("acme"), shared_store.for_tenant("globex")
+    denials = await asyncio.gather(
+        acme.limits((wide, narrow), (many,)).take(),
+        globex.limits((narrow,), (few, many)).take(),
+        acme.limits((narrow, wide), (many, few)).take(),
+        acme.limits().take(),
+        acme.limits((wide,), (few,)).take(),
+        acme.limits((wide, narrow), (many,)).take(),
+    )
+
+    assert [denial and denial.at for denial in denials] == [None, None, None, None, 1, 1]
+    assert [await tokens_held(tenant, wide, narrow) for tenant in (acme, globex)] == [
+        [8, 0],
+        [10, 1],
+    ]
+    assert [await places_used(acme, limit) for limit in (few, many)] == [1, 2]
+    assert [await places_used(globex, limit) for limit in (few, many)] == [1, 1]
 
 
 async def test_concurrency_can_be_taken_beyond_the_limit(shared_store: SharedStore) -> None:
