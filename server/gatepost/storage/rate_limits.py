@@ -40,6 +40,16 @@ class QuotaBucket(msgspec.Struct, frozen=True, gc=False):
     room_s: float
 
 
+def debt_token(room_s: float, owed_s: float) -> tuple[float, float]:
+    """
+    Return rate and burst with which a quota's single token is its whole debt.
+
+    The burst is the quota plus one such token, so it succeeds while the bucket is not empty.
+    """
+    piece_s = max(owed_s, MIN_S)
+    return 1 / piece_s, (room_s + piece_s) / piece_s
+
+
 class ConcurrencyLimit(msgspec.Struct, frozen=True, gc=False):
     """A limit of *maximum* running calls."""
 
@@ -268,13 +278,14 @@ class MemoryLimits(msgspec.Struct, frozen=True):
 
     async def take(self, owed_s: Sequence[float] = ()) -> Denial | None:
         """Take a token from each bucket and count a call in each limit, or do nothing."""
-        rates: list[BucketRate] = [
-            (spending.bucket, 1 / spending.rate, spending.burst / spending.rate)
-            for spending in self.spendings
+        due = [
+            Spending(quota.bucket, *debt_token(quota.room_s, quota_owed_s))
+            for quota, quota_owed_s in zip(self.quotas, owed_s, strict=True)
         ]
-        for quota, quota_owed_s in zip(self.quotas, owed_s, strict=True):
-            piece_s = max(quota_owed_s, MIN_S)
-            rates.append((quota.bucket, piece_s, quota.room_s + piece_s))
+        rates = [
+            (spending.bucket, 1 / spending.rate, spending.burst / spending.rate)
+            for spending in (*self.spendings, *due)
+        ]
         now = self.clock()
         limits = LocalLimits(
             self.counted_buckets.buckets_for(rates, now),

@@ -10,7 +10,7 @@ from itertools import chain, count
 
 import msgspec
 
-from gatepost.storage.rate_limits import CONCURRENCY_WAIT_S, LEASE_S, MIN_S, Denial
+from gatepost.storage.rate_limits import CONCURRENCY_WAIT_S, LEASE_S, Denial, debt_token
 from gatepost.storage.valkey.rate_limits import RateLimitRequest, ValkeyRateLimits
 
 RENEW_S = LEASE_S / 3
@@ -252,16 +252,10 @@ class ValkeyLimits(msgspec.Struct, frozen=True, eq=False):
     """Whether every limit is at least `LARGE_LIMIT`."""
 
     async def take(self, owed_s: Sequence[float] = ()) -> Denial | None:
-        """
-        Take a token from each bucket and count a call in each limit, or do nothing.
-
-        The single token of a quota is the whole debt. The capacity is the quota plus one such
-        token, so it succeeds while the bucket is not empty.
-        """
+        """Take a token from each bucket and count a call in each limit, or do nothing."""
         rates = [*self.rates]
         for room_s, quota_owed_s in zip(self.rooms_s, owed_s, strict=True):
-            piece_s = max(quota_owed_s, MIN_S)
-            rates += (0, 1 / piece_s, (room_s + piece_s) / piece_s)
+            rates += (0, *debt_token(room_s, quota_owed_s))
         answer: asyncio.Future[Denial | None] = asyncio.get_running_loop().create_future()
         self.counts.put(
             RateLimitRequest(self.bucket_keys, rates, self.limit_keys, self.maxima, answer)
