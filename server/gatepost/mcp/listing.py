@@ -185,7 +185,8 @@ class OfferLists:
         """
         Return one page of the fixed resources together with *entries*, sorted by URI.
 
-        The page ends early before *max_bytes* bytes of entries; one that is longer is left out.
+        A page holds at most *max_bytes* bytes of entries; an entry that alone is longer is left
+        out.
         """
         fixed = self.encoded_list("resources", caller, revision)
         definitions = dict(zip(fixed.keys, fixed.definitions, strict=True))
