@@ -242,8 +242,16 @@ async def test_c_09_a_cursor_is_valid_at_every_replica() -> None:
 
 
 def books_of(sizes: list[int]) -> list[Offer]:
-    """Return a template whose entries have descriptions of these sizes."""
+    """
+    Return a template whose entries have descriptions of these sizes, and a longer fixed resource.
+    """
     pack = Pack("shelf")
+
+    async def long_book(ctx: CallContext) -> str:
+        return ""
+
+    long_book.__doc__ = "x" * 5000
+    pack.resource("book://long")(long_book)
 
     @pack.resource("book://{number}")
     async def book(ctx: CallContext, number: int) -> str:
@@ -268,8 +276,9 @@ async def test_c_09_a_page_of_long_entries_ends_early(revision: str) -> None:
     client = EndpointClient(books_of([900] * 9), page_size=5, max_result_bytes=3000)
     results = await all_pages(client, revision, "resources/list")
 
-    assert [len(result["resources"]) for result in results] == [3, 3, 3]
-    assert keys(results, "resources/list") == [f"book://{number}" for number in range(9)]
+    assert [len(result["resources"]) for result in results] == [3, 3, 3, 1]
+    uris = [*(f"book://{number}" for number in range(9)), "book://long"]
+    assert keys(results, "resources/list") == uris
 
 
 @pytest.mark.requirement("C-09")
@@ -279,4 +288,7 @@ async def test_c_09_an_entry_that_is_longer_than_a_result_is_left_out() -> None:
     client = EndpointClient(books_of(sizes), page_size=1, max_result_bytes=3000)
     results = await all_pages(client, VERSION, "resources/list")
 
-    assert keys(results, "resources/list") == ["book://0", "book://2", "book://5"]
+    assert keys(results, "resources/list") == [
+        *(f"book://{number}" for number in (0, 2, 5)),
+        "book://long",
+    ]

@@ -185,8 +185,8 @@ class OfferLists:
         """
         Return one page of the fixed resources together with *entries*, sorted by URI.
 
-        A page holds at most *max_bytes* bytes of entries; an entry that alone is longer is left
-        out.
+        A page holds at most *max_bytes* bytes. An entry that alone is longer is left out; a fixed
+        resource that is longer has a page of its own.
         """
         fixed = self.encoded_list("resources", caller, revision)
         definitions = dict(zip(fixed.keys, fixed.definitions, strict=True))
@@ -198,9 +198,9 @@ class OfferLists:
         for key in keys[end : end + self._page_size]:
             # A fixed resource wins, as it does when the URI is read.
             definition = definitions.get(key) or _encode(in_revision(entries[key], revision))
-            if len(definition) <= max_bytes:
+            if len(definition) <= max_bytes or key in definitions:
                 size += len(definition)
-                if size > max_bytes:
+                if page and size > max_bytes:
                     break
                 page.append(definition)
             end += 1
