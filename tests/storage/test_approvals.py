@@ -283,13 +283,14 @@ async def test_valid_grants_are_read_page_by_page(records: Records) -> None:
 
 
 async def test_a_grant_is_read_by_its_id(records: Records) -> None:
-    """Only of its own tenant."""
+    """Only of its own tenant, and only while it is valid."""
     stored_grant = grant()
     await records.for_tenant("acme").grants.add(stored_grant)
 
-    assert await records.for_tenant("acme").grants.get("g1") == stored_grant
-    assert await records.for_tenant("acme").grants.get("g2") is None
-    assert await records.for_tenant("globex").grants.get("g1") is None
+    assert await records.for_tenant("acme").grants.get("g1", NOW) == stored_grant
+    assert await records.for_tenant("acme").grants.get("g2", NOW) is None
+    assert await records.for_tenant("globex").grants.get("g1", NOW) is None
+    assert await records.for_tenant("acme").grants.get("g1", NOW + HOUR) is None
 
 
 async def test_a_grant_without_a_number_ends_at_its_expiry(records: Records) -> None:

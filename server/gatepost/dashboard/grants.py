@@ -7,7 +7,7 @@ from gatepost.dashboard.grant_form import ANY_CALL
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse, redirect
 from gatepost.policy.approvals.approval_request import Undecidable
-from gatepost.policy.approvals.request_lists import place_at
+from gatepost.policy.approvals.request_lists import cursor_of, place_at
 from gatepost.policy.approvals.service import ApprovalService
 
 
@@ -44,5 +44,5 @@ class GrantsPage:
             problem=problem,
             grants=[(grant, argument_tree.read(grant.arguments)) for grant in grants],
             any_arguments=ANY_CALL,
-            later=f"?{urlencode({'after': later})}" if later else "",
+            later=f"?{urlencode({'after': cursor_of(later)})}" if later else "",
         )

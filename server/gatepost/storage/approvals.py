@@ -166,8 +166,8 @@ class GrantStore(Protocol):
         *after* is `created_at` and id of the last grant of the previous page.
         """
 
-    async def get(self, grant_id: str) -> GrantRecord | None:
-        """Return a grant, valid or not."""
+    async def get(self, grant_id: str, now: float) -> GrantRecord | None:
+        """Return a valid grant."""
 
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""

@@ -13,7 +13,6 @@ from gatepost.policy.approvals.approval_request import (
     Undecidable,
 )
 from gatepost.policy.approvals.grants import PAGE
-from gatepost.policy.approvals.request_lists import place_at
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
 from gatepost.storage.revocations import RevocationRecord
@@ -73,10 +72,10 @@ async def test_grants_are_listed_page_by_page() -> None:
         await grants.add(msgspec.structs.replace(record, id=f"{number:03}"))
 
     first, later = await replica.service.granting.valid_page(ACME)
-    rest, end = await replica.service.granting.valid_page(ACME, place_at(later))
+    rest, end = await replica.service.granting.valid_page(ACME, later)
 
-    assert (len(first), len(rest), end) == (PAGE, 1, "")
-    assert [await replica.service.granting.valid_page("globex")] == [([], "")]
+    assert (len(first), len(rest), end) == (PAGE, 1, None)
+    assert [await replica.service.granting.valid_page("globex")] == [([], None)]
 
 
 async def test_a_grant_ends_at_its_expiry() -> None:

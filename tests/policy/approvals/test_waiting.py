@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from gatepost.policy.approvals.request_lists import cursor_of, place_at
+from gatepost.policy.approvals.request_lists import cursor_of, place_at, place_of
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.backends import open_records
@@ -38,7 +38,7 @@ async def test_waiting_requests_are_listed_by_pages() -> None:
     ids, position = [], None
     while page := await service.waiting(ACME, after=position, max_requests=2):
         ids.append(len(page))
-        position = place_at(cursor_of(page[-1]))
+        position = place_at(cursor_of(place_of(page[-1])))
         assert page == every[sum(ids) - len(page) : sum(ids)]
 
     assert (ids, len(every)) == ([2, 2, 2, 2], 8)

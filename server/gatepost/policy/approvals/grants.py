@@ -1,7 +1,7 @@
 """Grants: calls approved in advance for one caller and tool, until a time or a number of calls."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import lru_cache
 
 import msgspec
@@ -144,8 +144,8 @@ class GrantService:
 
     async def valid_page(
         self, tenant: str, after: tuple[float, str] | None = None
-    ) -> tuple[list[ApprovalGrant], str]:
-        """Return a page of the valid grants, and the cursor of the next page or an empty text."""
+    ) -> tuple[list[ApprovalGrant], tuple[float, str] | None]:
+        """Return a page of the valid grants, and *after* for the next page, or None."""
         grants = self._records.for_tenant(tenant).grants
         records = await grants.valid_page(self._clock(), PAGE + 1, after)
         last = records[PAGE - 1] if len(records) > PAGE else None
@@ -154,7 +154,7 @@ class GrantService:
             for grant in map(_grant, records[:PAGE])
             if is_valid_grant(grant, self._is_revoked)
         ]
-        return valid, "" if last is None else f"{last.created_at!r}~{last.id}"
+        return valid, None if last is None else (last.created_at, last.id)
 
     async def use(
         self,
@@ -201,8 +201,8 @@ class GrantService:
     async def revoke(self, tenant: str, grant_id: str, by: Approver) -> bool:
         """End a grant; return whether it existed. Undecidable if *by* may not do so."""
         grants = self._records.for_tenant(tenant).grants
-        record = await grants.get(grant_id)
-        if record is None or record.expires_at <= self._clock() or record.remaining == 0:
+        record = await grants.get(grant_id, self._clock())
+        if record is None:
             return False
         is_giver = is_same_person(_grant(record).by, by)
         if not is_giver and not isinstance(by, Operator) and REVOKERS.isdisjoint(by.roles):
@@ -214,14 +214,12 @@ class GrantService:
 
     async def withdraw(self, tenant: str) -> int:
         """End the grants of and by revoked people; return their number."""
-        grants, count, after = self._records.for_tenant(tenant).grants, 0, ""
-        while page := await grants.page(after, PAGE):
-            for record in page:
-                grant = _grant(record)
-                if not is_valid_grant(grant, self._is_revoked) and await grants.revoke(record.id):
-                    count += 1
-                    await self._notifier.announce("grant_revoked", grant)
-            after = page[-1].id
+        grants, count = self._records.for_tenant(tenant).grants, 0
+        async for record in _all(grants):
+            grant = _grant(record)
+            if not is_valid_grant(grant, self._is_revoked) and await grants.revoke(record.id):
+                count += 1
+                await self._notifier.announce("grant_revoked", grant)
         return count
 
 
@@ -235,11 +233,17 @@ def _grant(record: GrantRecord) -> ApprovalGrant:
 
 async def revoke_given(grants: GrantStore, issuer: str, subject: str) -> int:
     """Revoke all grants that a person has given, to erase the person; return their number."""
-    count, after = 0, ""
+    count = 0
+    async for record in _all(grants):
+        giver = _decode(record.details).grant.by
+        if (giver.issuer, giver.subject) == (issuer, subject):
+            count += await grants.revoke(record.id)
+    return count
+
+
+async def _all(grants: GrantStore) -> AsyncIterator[GrantRecord]:
+    after = ""
     while page := await grants.page(after, PAGE):
         for record in page:
-            giver = _decode(record.details).grant.by
-            if (giver.issuer, giver.subject) == (issuer, subject):
-                count += await grants.revoke(record.id)
+            yield record
         after = page[-1].id
-    return count

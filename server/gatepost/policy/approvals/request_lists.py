@@ -55,9 +55,10 @@ def place_of(request: ApprovalRequest) -> WaitingSince:
     return request.created_at, request.id
 
 
-def cursor_of(request: ApprovalRequest) -> str:
-    """Return the place of a request as text, which `place_at` reads."""
-    return f"{request.created_at!r}~{request.id}"
+def cursor_of(place: WaitingSince) -> str:
+    """Return a place as text, which `place_at` reads."""
+    created_at, request_id = place
+    return f"{created_at!r}~{request_id}"
 
 
 def place_at(cursor: str) -> WaitingSince | None:
@@ -174,7 +175,7 @@ class RequestLists:
         """Return a page of what `waiting` returns, and where the next one begins."""
         requests = await self.waiting(tenant, after=after, max_requests=PAGE + 1)
         page = tuple(requests[:PAGE])
-        return WaitingPage(page, cursor_of(page[-1]) if len(requests) > PAGE else "")
+        return WaitingPage(page, cursor_of(place_of(page[-1])) if len(requests) > PAGE else "")
 
     async def waiting(
         self, tenant: str, *, after: WaitingSince | None = None, max_requests: int = PAGE

@@ -41,14 +41,15 @@ class MemoryGrants:
             :limit
         ]
 
-    async def get(self, grant_id: str) -> GrantRecord | None:
-        """Return a grant, valid or not."""
-        return self.records.get(grant_id)
+    async def get(self, grant_id: str, now: float) -> GrantRecord | None:
+        """Return a valid grant."""
+        grant = self.records.get(grant_id)
+        return grant if grant is not None and _is_active(grant, now) else None
 
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""
-        grant = self.records.get(grant_id)
-        if grant is None or not _is_active(grant, now):
+        grant = await self.get(grant_id, now)
+        if grant is None:
             return False
         if grant.remaining is not None:
             self.records[grant_id] = msgspec.structs.replace(grant, remaining=grant.remaining - 1)

@@ -125,7 +125,7 @@ _GRANTS = (
 )
 _VALID_GRANTS = _GRANTS.limit(bindparam("max_rows", type_=Integer))
 _VALID_GRANTS_AFTER = _VALID_GRANTS.where(tuple_(GRANTS.c.created_at, GRANTS.c.id) > _PLACE)
-_GRANT = select(*_GRANT_FIELDS).where(*_THIS_GRANT)
+_GRANT = select(*_GRANT_FIELDS).where(*_THIS_GRANT, _NOW, _LEFT)
 _CALLERS_GRANTS = _GRANTS.where(
     GRANTS.c.tool == bindparam("where_tool"),
     GRANTS.c.issuer == bindparam("where_issuer"),
@@ -332,9 +332,9 @@ class SqlGrants:
         place = {"where_time": at, "where_id": grant_id}
         return await self._rows(_VALID_GRANTS_AFTER, now=now, max_rows=limit, **place)
 
-    async def get(self, grant_id: str) -> GrantRecord | None:
-        """Return a grant, valid or not."""
-        return next(iter(await self._rows(_GRANT, where_id=grant_id)), None)
+    async def get(self, grant_id: str, now: float) -> GrantRecord | None:
+        """Return a valid grant."""
+        return next(iter(await self._rows(_GRANT, where_id=grant_id, now=now)), None)
 
     async def spend(self, grant_id: str, now: float) -> bool:
         """Use up one call durably; return False if none is left or the grant has ended."""
