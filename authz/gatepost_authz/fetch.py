@@ -217,8 +217,8 @@ class Fetcher:
         Post a form to *url* and return the JSON object, with the same rules and limits.
 
         The request must change nothing, because it is sent again if a kept connection ends. It goes
-        through the caller's own *transport*, whose connections it keeps and counts: the wait
-        for a free one is part of the five seconds.
+        through the caller's own *transport*, whose connections it keeps and counts: the wait for a
+        free one is part of the five seconds.
         """
         return await exchange(
             transport,

@@ -41,6 +41,7 @@ async def list_documents(server: McpServer, ask: McpRequest) -> bytes:
     entries: dict[str, Mapping[str, Any]] = {}
     for lister in usable:
         listed = await _entries(server, ask, lister)
+        # Of several entries of one URI, the first is listed.
         entries = {entry["uri"]: entry for entry in reversed(listed)} | entries
     await server.registry.prepare(ask.caller)
     max_bytes = server.runner.max_result_bytes

@@ -260,12 +260,11 @@ def _checked(encoded: bytes) -> bytes:
     A `Raw` in the value is written as it is: it may be no JSON, end the value around it, or hold
     line breaks, infinity or half characters. A secret in what is no JSON would not be redacted.
     """
-    if len(encoded) < _SHORT:
-        return _encode(decoded(encoded))
-    _skim(encoded)
-    if any(map(encoded.__contains__, _UNUSUAL)) or _is_odd(encoded):
-        return _encode(decoded(encoded))
-    return encoded
+    if len(encoded) >= _SHORT:
+        _skim(encoded)
+        if not (any(map(encoded.__contains__, _UNUSUAL)) or _is_odd(encoded)):
+            return encoded
+    return _encode(decoded(encoded))
 
 
 def _is_odd(encoded: bytes) -> bool:

@@ -39,7 +39,6 @@ from gatepost.tools.schemas.bounded_validation import (
     received,
     structure_of,
 )
-from gatepost.tools.schemas.core_schema import FEW_VALUES, bounds_of, reads_floats
 from gatepost.tools.schemas.raw_schema import validator_of
 from gatepost.tools.schemas.schema_branches import branching_of
 from gatepost.tools.schemas.secret import secret_arguments
@@ -136,8 +135,8 @@ class _ArgumentCheck:
         self._validate = validator.validate_json
         self._validate_long: Any = None
         self._names = names
-        self.own_bounds = bounds_of(adapter.core_schema)
-        self._reads_floats = reads_floats(adapter.core_schema)
+        self.own_bounds = core_schema.bounds_of(adapter.core_schema)
+        self._reads_floats = core_schema.reads_floats(adapter.core_schema)
         self._bounds = Bounds(
             schema,
             branching_of(schema, discriminated=True),
@@ -154,7 +153,7 @@ class _ArgumentCheck:
         if len(arguments) > self._bounds.harmless_bytes:
             self._bounds.passes(arguments)
             validate = self._until_first_error
-        if self.own_bounds and values_bound(arguments, within_texts=True) > FEW_VALUES:
+        if self.own_bounds and values_bound(arguments, within_texts=True) > core_schema.FEW_VALUES:
             document = decoded(arguments)
             for bound in self.own_bounds:
                 bound(document)
