@@ -1,7 +1,9 @@
 """Signing out at the issuer too, and what a user is told when the issuer refuses this server."""
 
+import asyncio
 import json
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 from msgspec.structs import replace
+from playwright.sync_api import expect
 
 from gatepost_authz.config import DashboardClient, Issuer, RoleRule, TenantRule
 from tests.dashboard.conftest import (
@@ -21,8 +24,10 @@ from tests.dashboard.conftest import (
     open_dashboard_server,
     query_of,
 )
+from tests.support.connections import WITHIN_S
 from tests.support.issuers import Idp, Receive, Scope, Send, jwk, respond, rsa_key
 from tests.support.measuring import each, formatted_logs
+from tests.support.programs import chromium, in_a_browser
 
 
 class ChangeableProvider(ProductionProvider):
@@ -31,6 +36,7 @@ class ChangeableProvider(ProductionProvider):
 
     *refuses* is the status and error of its token endpoint, and *declines* the error of its
     sign-in, without `iss`. *audience* is the ID token's, and *metadata* are further members.
+    Its page to sign out answers once *answers* is set.
     """
 
     def __init__(self) -> None:
@@ -41,6 +47,7 @@ class ChangeableProvider(ProductionProvider):
         self.declines = ""
         self.audience: str | list[str] = CLIENT
         self.metadata: dict[str, Any] = {}
+        self.answers = threading.Event()
         self.keys["main"] = [jwk(rsa_key())]
 
     def _document(self, path: str) -> dict[str, Any] | None:
@@ -54,6 +61,11 @@ class ChangeableProvider(ProductionProvider):
         elif scope["path"] == "/main/authorize" and self.declines:
             query = dict(parse_qsl(scope["query_string"].decode()))
             back = f"{query['redirect_uri']}?error={self.declines}&state={query['state']}"
+            await respond(send, 303, b"", ((b"location", back.encode()),))
+        elif scope["path"] == "/main/end":
+            await asyncio.to_thread(self.answers.wait, WITHIN_S)
+            query = dict(parse_qsl(scope["query_string"].decode()))
+            back = query["post_logout_redirect_uri"]
             await respond(send, 303, b"", ((b"location", back.encode()),))
         else:
             await super()._answer(scope, receive, send)
@@ -134,6 +146,27 @@ def test_signing_out_redirects_to_the_end_session_endpoint(
         assert query["id_token_hint"].count(".") == 2
         assert not list(user_browser.http.cookies.jar)
         assert user_browser.get().headers["location"] == "/dashboard/sign-in"
+
+
+@in_a_browser[0]
+@in_a_browser[1]
+def test_the_end_of_the_stream_leaves_a_browser_on_its_way_to_the_issuer(
+    server: DashboardServer, provider: ChangeableProvider
+) -> None:
+    """The session ends, and so the stream of the page, before a slow issuer has answered."""
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto(f"{server.home}/sign-in")
+        with page.expect_request("**/live"):
+            page.get_by_role("link", name="Continue").click()
+        asked = list[str]()
+        page.on("request", lambda request: asked.append(f"{request.method} {request.url}"))
+        # The page asks for a stream once more, half a second after the end of the first.
+        with page.expect_request("**/live"):
+            page.get_by_role("button", name="Sign out").click(no_wait_after=True)
+        assert f"GET {server.home}" not in asked
+        provider.answers.set()
+        expect(page).to_have_url(f"{server.home}/signed-out")
 
 
 def test_the_sign_out_form_may_be_redirected_to_the_issuer_only(

@@ -96,8 +96,21 @@
     if (sign) sign.hidden = open;
   };
 
+  /*
+   * Signing out ends the session, and so the page's stream, while the identity provider may not
+   * have answered yet. To follow the stream's end to the sign-in would stop the browser's way there,
+   * and leave the person signed in at the provider.
+   */
+  let leaving = false;
+  document.addEventListener("submit", (event) => {
+    leaving ||= event.target.matches("[data-sign-out]");
+  });
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (leaving) event.preventDefault();
+  });
+
   document.addEventListener("htmx:sseOpen", () => connected(true));
-  document.addEventListener("htmx:sseError", () => connected(false));
+  document.addEventListener("htmx:sseError", () => connected(leaving));
   /* Keep the focus when the list is replaced. */
   let focused = "";
   document.addEventListener("htmx:sseBeforeMessage", () => {
