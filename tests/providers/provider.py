@@ -279,7 +279,7 @@ class IdentityProvider(ABC):
         path = self.site.folder / f"{name}.json"
         path.write_text(json.dumps(self.settings()), encoding="utf-8")
         command = [str(PYTHON), "-m", "tests.providers.provider_programs", name, str(path)]
-        self.run(command, python_environment(), ROOT).wait_for("^ready$")
+        self.run(command, python_environment(), ROOT).wait_for("^ready$", timeout_s=90)
 
     def settings(self) -> dict[str, Any]:
         """Return what a program has to know."""
