@@ -8,9 +8,9 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, Json, WrapValidator
+from pydantic import BaseModel, Field
 
-from gatepost.tools.authoring.schema import arguments_of, texts_of
+from gatepost.tools.authoring.schema import arguments_of
 from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.tools.schemas.raw_schema import checker
 from tests.support.measuring import each
@@ -136,122 +136,6 @@ def test_an_error_is_explained_to_the_model(
     failure = raised.value.failure
     assert (failure.kind, failure.field) == ("validation", field)
     assert all(part in failure.message for part in expected_texts), failure.message
-
-
-class SchemaPoint(BaseModel):
-    x: float
-
-
-class SchemaBag(BaseModel):
-    model_config = {"extra": "allow"}
-
-
-async def measure(
-    ctx: CallContext,
-    value: Any = None,
-    point: SchemaPoint | None = None,
-    bag: SchemaBag | None = None,
-    items: list[Any] | None = None,
-) -> None: ...
-
-
-MEASURE = arguments_of(measure)
-
-
-@each(
-    "arguments",
-    [
-        '{"value":%s}',
-        '{"value":[{"x":%s}]}',
-        '{"point":{"x":%s}}',
-        '{"bag":{"more":%s}}',
-        '{"items":[%s]}',
-    ],
-)
-@pytest.mark.parametrize("infinite", ["1e999", "-1e999", "9" * 310 + ".5", "NaN", "-Infinity"])
-def test_infinity_reaches_no_tool(arguments: str, infinite: str) -> None:
-    """A model or a value of any type would take it, and the tool would compute with it."""
-    assert MEASURE.check((arguments % "1e300").encode())
-    with pytest.raises(ToolFailure):
-        MEASURE.check((arguments % infinite).encode())
-
-
-@each("number", ["1e999", "NaN", "-Infinity"])
-def test_infinity_reaches_no_tool_as_a_complex_number(number: str) -> None:
-    """A complex number has two floats, and its type asks nothing of them."""
-
-    async def turn(ctx: CallContext, by: complex) -> None: ...
-
-    check = arguments_of(turn).check
-    assert check(b'{"by":"1e300+2j"}')
-    with pytest.raises(ToolFailure):
-        check(b'{"by":%b}' % number.encode())
-
-
-class SchemaNumbers(BaseModel):
-    by_number: dict[float, int] = {}
-
-
-async def read(
-    ctx: CallContext,
-    value: Json[Any] = None,
-    items: list[Json[dict[str, Any]]] | None = None,
-    numbers: SchemaNumbers | None = None,
-    turn: complex = 0j,
-) -> None: ...
-
-
-NUMBERS = arguments_of(read)
-
-
-@each(
-    "arguments",
-    [
-        '{"value":"%s"}',
-        '{"value":"[{\\"x\\": %s}]"}',
-        '{"items":["{}","{\\"x\\":%s}"]}',
-        '{"numbers":{"by_number":{"%s":1}}}',
-        '{"turn":"%s"}',
-    ],
-)
-@each("infinite", ["1e999", "-1e999", "NaN", "Infinity", "-Infinity"])
-def test_infinity_reaches_no_tool_in_a_text(arguments: str, infinite: str) -> None:
-    """JSON in a text, the name of a member and a complex number are read as numbers, too."""
-    assert NUMBERS.check((arguments % "1e300").encode())
-    with pytest.raises(ToolFailure) as raised:
-        NUMBERS.check((arguments % infinite).encode())
-    assert raised.value.failure.kind == "validation"
-
-
-def test_a_text_in_the_json_of_a_text_may_name_infinity() -> None:
-    """Only numbers are refused."""
-    assert NUMBERS.check(rb'{"value":"[\"NaN\",\"Infinity\"]"}') == {"value": ["NaN", "Infinity"]}
-
-
-def test_infinity_reaches_no_prompt_in_the_json_of_a_text() -> None:
-    """A prompt's arguments are all texts."""
-
-    def ask(ctx: CallContext, value: Json[Any]) -> None: ...
-
-    check = texts_of(ask).check
-    assert check({"value": "[1e300]"}) == {"value": [1e300]}
-    with pytest.raises(ToolFailure):
-        check({"value": "[NaN]"})
-
-
-@each("number", ["1e999", "NaN", "-Infinity"])
-def test_infinity_reaches_no_tool_through_a_validator_of_an_author(number: str) -> None:
-    """It is given the number as it was sent, whatever type the argument has."""
-
-    async def count(
-        ctx: CallContext,
-        number: Annotated[int, WrapValidator(lambda value, _: value)],
-    ) -> None: ...
-
-    check = arguments_of(count).check
-    assert check(b'{"number":1e300}')
-    with pytest.raises(ToolFailure):
-        check(b'{"number":%b}' % number.encode())
 
 
 @pytest.mark.parametrize("arguments", [b'{"count":1e999}', b'{"filename":"\\ud800"}', b"\xff", b""])

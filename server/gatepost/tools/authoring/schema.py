@@ -166,7 +166,7 @@ class _ArgumentCheck:
                 failure = self._bounds.of_beginning(decoded(arguments), 1, hidden) or failure
         else:
             if self._reads_floats and may_overflow(arguments):
-                decoded(arguments)  # infinity must not reach a tool
+                core_schema.refuse_infinity(self._core_schema, decoded(arguments))
             return checked
         return _raised(failure)
 

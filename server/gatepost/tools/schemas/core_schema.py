@@ -11,19 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, cast
 
-from msgspec import DecodeError
 from pydantic import TypeAdapter
 from pydantic_core import SchemaValidator
-from pydantic_core.core_schema import (
-    no_info_after_validator_function,
-    no_info_before_validator_function,
-)
+from pydantic_core.core_schema import any_schema, no_info_after_validator_function
 
 from gatepost.documents.json_shape import (
     MAX_VALUES,
-    decoded,
     levels_of,
-    may_overflow,
     objects_in,
     values_bound,
 )
@@ -39,6 +33,7 @@ Numbers of more than LONG_DIGITS digits that may be divided; each takes up to 10
 """
 LONG_DIGITS = 20
 _LONG = 10**LONG_DIGITS
+_BEYOND_DOUBLE = 2**1024
 
 _SETS = ("set", "frozenset")
 _COLLECTIONS = ("dict", "list", "tuple", *_SETS)
@@ -58,8 +53,6 @@ _FINITE = frozenset(
     }
 )
 """Types of pydantic's schemas that read no number themselves, or only a finite one."""
-
-_NOT_FINITE = "its text is not JSON, or holds a number that is out of range"
 
 CheckBound = Callable[[Any], None]
 """Raises ToolFailure if a decoded document would take too long to validate."""
@@ -87,6 +80,18 @@ def reads_floats(core_schema: Any) -> bool:
         or "allow" in (part.get("extra_behavior"), part.get("extra_fields_behavior"))
         for part in objects_in(core_schema)
     )
+
+
+def refuse_infinity(core_schema: Any, document: Any) -> None:
+    """Refuse a decoded document with an integer that this schema may read as infinity."""
+    is_long = any(
+        isinstance(node, int) and abs(node) >= _BEYOND_DOUBLE
+        for level in levels_of(document)
+        for node in level
+    )
+    # The configuration of a model decides whether its floats may be infinite.
+    if is_long and any(part.get("type") == "float" for part in objects_in(core_schema)):
+        raise ToolFailure("validation", "The arguments hold a number that is out of range.")
 
 
 def failing_fast(core_schema: Any) -> SchemaValidator:
@@ -123,29 +128,56 @@ def finite_only(adapter: TypeAdapter[Any]) -> tuple[Any, SchemaValidator]:
 
 
 def _finite(part: dict[str, Any]) -> dict[str, Any]:
+    # Not a validator before the one of a text: a union would then prefer the text to its JSON.
     match part.get("type"):
         case "float":
             return part | {"allow_inf_nan": False}
         case "json":
-            return dict(no_info_before_validator_function(_finite_json, cast(Any, part)))
+            return part if "schema" in part else part | {"schema": _finite_any()}
+        case "any":
+            return _finite_any(part)
         case "complex":
-            return dict(no_info_after_validator_function(_finite_complex, cast(Any, part)))
+            return _with_check(_finite_value, part)
+        case "model" | "typed-dict" | "dataclass" if _takes_extras(part):
+            return _with_check(_finite_extras, part)
     return part
 
 
-def _finite_json(text: Any) -> Any:
-    if isinstance(text, str) and may_overflow(encoded := text.encode("utf-8", "replace")):
-        try:
-            decoded(encoded)
-        except (DecodeError, ValueError, RecursionError):
-            raise ValueError(_NOT_FINITE) from None
-    return text
+def _takes_extras(part: Mapping[str, Any]) -> bool:
+    config = part.get("config", {})
+    return "allow" in (part.get("extra_behavior"), config.get("extra_fields_behavior"))
 
 
-def _finite_complex(number: complex) -> complex:
-    if not isfinite(number):
-        raise ValueError("the number is out of range")
-    return number
+def _finite_any(part: Any = None) -> dict[str, Any]:
+    return _with_check(_finite_value, part or any_schema())
+
+
+def _with_check(check: Callable[[Any], Any], part: Any) -> dict[str, Any]:
+    part = dict(part)
+    # References lead to the schema with its check.
+    ref = {"ref": part.pop("ref")} if "ref" in part else {}
+    return dict(no_info_after_validator_function(check, part)) | ref
+
+
+def _finite_value(value: Any) -> Any:
+    """Return the value of some JSON, or a number; raises ValueError if it holds infinity or NaN."""
+    for level in levels_of(value):
+        for node in level:
+            if isinstance(node, float | complex) and not isfinite(node):
+                raise ValueError("the number is out of range")
+    return value
+
+
+def _finite_extras(value: Any) -> Any:
+    """Return an object whose members without a type are finite; raises as `_finite_value`."""
+    if isinstance(value, dict):
+        return _finite_value(value)
+    extras = getattr(value, "__pydantic_extra__", None)
+    if extras is None:
+        members, declared = vars(value), value.__dataclass_fields__
+        extras = {name: members[name] for name in members if name not in declared}
+    _finite_value(extras)
+    return value
 
 
 def _rewritten(core_schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
