@@ -60,6 +60,12 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     "objects for blocks": lambda: Outcome((object(),)),  # type: ignore[arg-type]
     "a text for a failure": lambda: Outcome(failure="no"),  # type: ignore[arg-type]
     "an object for a value": lambda: Outcome(structured=object()),
+    "no number of seconds": lambda: Outcome(
+        failure=Failure("conflict", "no", retry_after="soon")  # type: ignore[arg-type]
+    ),
+    "a limit that is no text": lambda: Outcome(
+        failure=Failure("rate_limit", "no", limit=msgspec.Raw(b"{"))  # type: ignore[arg-type]
+    ),
     "a value that is no JSON": lambda: Outcome(structured=msgspec.Raw(b"{no")),
     "two values": lambda: Outcome(structured=msgspec.Raw(b"{},{}")),
 }

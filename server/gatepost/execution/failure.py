@@ -36,6 +36,12 @@ class Failure(msgspec.Struct, frozen=True):
     retry_after: float | None = None
     limit: FailureLimit | None = None
 
+    def __post_init__(self) -> None:
+        if not all(isinstance(name, str | None) for name in (self.kind, self.field, self.limit)):
+            raise TypeError("the kind, field and limit of a failure are texts")
+        if not isinstance(self.retry_after, int | float | None):
+            raise TypeError("retry_after is a number of seconds")
+
 
 class ToolFailure(Exception):
     """
