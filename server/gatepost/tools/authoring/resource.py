@@ -12,6 +12,7 @@ from pydantic_core import to_json
 
 from gatepost.tools.authoring.dependency import injected
 from gatepost.tools.authoring.function import OfferOptions, awaited, common_members, description_of
+from gatepost.tools.authoring.plain_json import plain_blocks, plain_value
 from gatepost.tools.authoring.prompt import Suggest, completer
 from gatepost.tools.authoring.results import labelled
 from gatepost.tools.authoring.schema import texts_of
@@ -188,7 +189,7 @@ def contents(value: Any, uri: str, mime_type: str | None) -> tuple[Mapping[str, 
         value = Contents(value.body, value.mime_type)
     several = value if isinstance(value, list | tuple) and value else [value]
     if all(isinstance(item, Contents) for item in several):
-        return tuple(content.protocol_form(uri, mime_type) for content in several)
+        return plain_blocks(content.protocol_form(uri, mime_type) for content in several)
     if isinstance(value, str | bytes):
         return (Contents(value).protocol_form(uri, mime_type),)
     return (Contents(to_json(value).decode()).protocol_form(uri, mime_type or "application/json"),)
@@ -217,7 +218,7 @@ def _lister(owner: Template, check: CheckValues, function: Callable[..., Any]) -
             if (uri := _readable_uri(owner, check, entry)) is None:
                 left_out += 1
             else:
-                blocks.append(_resource_form(owner, entry, uri))
+                blocks.append(plain_value(_resource_form(owner, entry, uri)))
             if number % ENTRIES_IN_A_ROW == 0:
                 await asyncio.sleep(0)
         if left_out:

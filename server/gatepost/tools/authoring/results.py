@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, is_typeddict
 
-from gatepost.documents.json_shape import decoded, may_overflow
+from gatepost.documents.json_shape import decoded
 from gatepost.tools.authoring.function import awaited
 from gatepost.tools.authoring.mixed_content import blocks, encoded, holds_content, is_content
+from gatepost.tools.authoring.plain_json import checked_json, finite_json, is_plain
 from gatepost.tools.authoring.schema import Plain, simplify
 from gatepost.tools.offers.offer import CallContext, Invoke, Outcome, ToolFailure
 from gatepost.tools.schemas.raw_schema import validator_of
@@ -23,14 +24,7 @@ RESULT = "result"
 """The member that holds a value that is not an object."""
 BEFORE_RESULT = b'{"result":'
 
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-_SHORT = 512
-"""Shorter JSON is decoded and encoded again, in less time than it takes to search it."""
-_UNUSUAL = (b"\n", b"\r", b"\\u")
-"""Line breaks between values, and escapes, of which msgspec writes only those of controls."""
-
 _encode = msgspec.json.encode
-_skim = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class ReturnConversion(msgspec.Struct, frozen=True):
@@ -210,12 +204,14 @@ def _answer_for(function: Callable[..., Any], hint: Any, schema: Mapping[str, An
 def _as_result(value: Any) -> Outcome:
     if not isinstance(value, str):
         raise TypeError(f"the tool is declared to answer str, not {type(value).__name__}")
-    return Outcome(({"type": "text", "text": value},), as_result=True)
+    return Outcome(({"type": "text", "text": str.__str__(value)},), as_result=True)
 
 
 def _loose(value: Any) -> Outcome:
-    if isinstance(value, str):
+    if type(value) is str:
         return Outcome(({"type": "text", "text": value},))  # the same as `text`
+    if isinstance(value, str):
+        return text(str.__str__(value))  # JSON has no types of libraries
     if value is None:
         return Outcome()
     if isinstance(value, Outcome):
@@ -232,7 +228,7 @@ def _outcome(value: Any) -> Outcome:
     if not isinstance(value, Outcome):
         raise TypeError(f"the tool is declared to answer an Outcome, not {type(value).__name__}")
     outcome: Outcome = value
-    if not all(map(_is_plain, outcome.content)):
+    if not all(map(is_plain, outcome.content)):
         # Redaction and the protocol read the JSON that is sent.
         outcome = replace(outcome, content=tuple(decoded(_encode(outcome.content))))
     if outcome.structured is msgspec.UNSET:
@@ -241,38 +237,8 @@ def _outcome(value: Any) -> Outcome:
     if isinstance(outcome.structured, msgspec.Raw):
         encoded = _encode(decoded(outcome.structured))
     else:
-        encoded = _checked(_encode(outcome.structured))
+        encoded = checked_json(_encode(outcome.structured))
     return replace(outcome, structured=msgspec.Raw(encoded))
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value consists of Python's own types, which are always encoded as JSON."""
-    kind = type(value)
-    if kind is dict:
-        return all(map(_is_plain, value.values()))
-    return kind in _SCALARS or (kind in (list, tuple) and all(map(_is_plain, value)))
-
-
-def _checked(encoded: bytes) -> bytes:
-    """
-    Return the JSON of a value as msgspec writes it; raises DecodeError or ValueError.
-
-    A `Raw` in the value is written as it is: it may be no JSON, end the value around it, or hold
-    line breaks, infinity or half characters. A secret in what is no JSON would not be redacted.
-    """
-    if len(encoded) >= _SHORT:
-        _skim(encoded)
-        if not (any(map(encoded.__contains__, _UNUSUAL)) or _is_odd(encoded)):
-            return encoded
-    return _encode(decoded(encoded))
-
-
-def _is_odd(encoded: bytes) -> bool:
-    """Return whether JSON may hold infinity, or is not UTF-8."""
-    try:
-        return may_overflow(encoded) or not (encoded.isascii() or encoded.decode())
-    except UnicodeDecodeError:
-        return True
 
 
 def _is_object(hint: Any) -> bool:
@@ -286,7 +252,8 @@ def _is_object(hint: Any) -> bool:
 def _dump(adapter: TypeAdapter[Any], value: Any) -> bytes:
     """Check and encode a tool's return value; raises TypeError if it does not match its type."""
     try:
-        return adapter.dump_json(adapter.validate_python(value), by_alias=True)
+        # A model may write infinity and NaN as constants of Python, which are no JSON.
+        return finite_json(adapter.dump_json(adapter.validate_python(value), by_alias=True))
     except ValidationError as error:
         raise TypeError(f"the tool's answer is not what it declares: {error.title}") from None
 
@@ -303,7 +270,7 @@ def _struct_answer(hint: type[msgspec.Struct]) -> ToOutcome:
     decode = msgspec.json.Decoder(hint).decode
 
     def answer(value: Any) -> Outcome:
-        encoded = _checked(_encode(value))
+        encoded = checked_json(_encode(value))
         try:
             # A Struct does not check the types of its members.
             fits = isinstance(value, hint) and decode(encoded) is not None

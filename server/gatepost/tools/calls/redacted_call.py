@@ -4,7 +4,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from gatepost.redaction.redactor import (
 )
 from gatepost.redaction.stream import RedactedStream
 from gatepost.secrets.names import REFERENCE_PREFIX
+from gatepost.tools.authoring.plain_json import checked_json, is_plain, plain_value
 from gatepost.tools.calls.redaction import (
     ONLY_TOKENS,
     Redaction,
@@ -191,15 +192,17 @@ class RedactedCall(msgspec.Struct, eq=False):
         """Return the exception of the call without secrets, but for those that its text names."""
         if isinstance(error, ToolFailure) and not self.checked:
             return self._refusal(error)
-        return self.protocol_error(error) if isinstance(error, ProtocolError) else error
+        try:
+            return self.protocol_error(error) if isinstance(error, ProtocolError) else error
+        except UNENCODABLE as unencodable:
+            return unencodable
 
     def protocol_error(self, error: ProtocolError) -> ProtocolError:
-        """Return a tool's protocol error without secrets."""
+        """Return a tool's protocol error without secrets; raises UNENCODABLE if it has no JSON."""
         redactor = self.now()
-        message, data = cleaned_text(str(error.message), redactor), error.data
-        with suppress(*UNENCODABLE):  # it has no JSON: the call fails when it is answered
-            clean = None if data is None else searched_and_cleaned(_encode(data), redactor)
-            data = data if clean is None else _decode(clean)
+        message, data = cleaned_text(str(error.message), redactor), plain_value(error.data)
+        clean = None if data is None else searched_and_cleaned(_encode(data), redactor)
+        data = data if clean is None else _decode(clean)
         if message == error.message and data is error.data:
             return error
         return ProtocolError(error.code, message, data)
@@ -252,10 +255,13 @@ class RedactedCall(msgspec.Struct, eq=False):
         if self.logged is None:
             self.logged = RedactedStream()
         if type(data) is not str or not self.logged.passes(data, self.now()):
-            with suppress(*UNENCODABLE):  # it has no JSON: sending it fails
-                encoded = _encode(data, enc_hook=_type_name)
-                clean = await self._search(encoded, self.logged.document, encoded)
-                data = data if clean is encoded else Raw(clean)
+            # What has no valid JSON fails the tool here, before it is sent.
+            encoded = _encode(data, enc_hook=_type_name)
+            if not is_plain(data):
+                encoded = checked_json(encoded)
+                data = Raw(encoded)
+            clean = await self._search(encoded, self.logged.document, encoded)
+            data = data if clean is encoded else Raw(clean)
         if logger is not None:
             logger = self.now().clean(logger)
         await self.call.client.log(level, data, logger)
@@ -274,10 +280,11 @@ class RedactedCall(msgspec.Struct, eq=False):
         self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """Ask the client, with requests without secrets; it never sees the state."""
-        clean = {
-            key: await self._search(_sent(request), request_without, request)
-            for key, request in requests.items()
-        }
+        clean = {}
+        for key, request in requests.items():
+            # What has no valid JSON fails the tool here, before it is sent.
+            sent = InputRequest(request.method, plain_value(request.params))
+            clean[key] = await self._search(_encode(sent.params), request_without, sent)
         with self._suspended():
             return await self.call.client.request(clean, state=state)
 
@@ -333,13 +340,6 @@ def written(call: Call, offer: Offer) -> list[tuple[str, str]]:
         for path in offer.secret_arguments
         for value in literals((path,), call.arguments)
     ]
-
-
-def _sent(request: InputRequest) -> bytes:
-    try:
-        return _encode(request.params)
-    except UNENCODABLE:
-        return b""  # it has no JSON: sending it fails
 
 
 def _type_name(value: Any) -> str:

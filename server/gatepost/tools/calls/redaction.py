@@ -20,7 +20,6 @@ from gatepost.redaction.redactor import (
 )
 from gatepost.redaction.secret_search import BACKSLASH
 from gatepost.tools.authoring.results import BEFORE_RESULT
-from gatepost.tools.calls.truncation import UNENCODABLE
 from gatepost.tools.context.client import InputRequest
 from gatepost.tools.offers.offer import Failure, Offer, Outcome, Tool
 from gatepost.tools.schemas.argument_size import LONG_BYTES
@@ -283,10 +282,7 @@ def failure_without(failure: Failure, redactor: Redactor) -> Failure:
 
 def request_without(request: InputRequest, redactor: Redactor) -> InputRequest:
     """Redact a request for input; return the same object if there are no secrets."""
-    try:
-        params = searched_and_cleaned(_encode(request.params), redactor)
-    except UNENCODABLE:
-        return request  # it has no JSON: sending it fails
+    params = searched_and_cleaned(_encode(request.params), redactor)
     return request if params is None else InputRequest(request.method, _decode(params))
 
 

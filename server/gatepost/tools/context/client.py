@@ -52,6 +52,8 @@ class ProtocolError(Exception):
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
+        if not isinstance(code, int):
+            raise TypeError(f"the code of an error is a number, not {type(code).__name__}")
         if code in RESERVED and code not in (-32602, -32603):
             raise ValueError(f"{code} is reserved by the protocol; use a code outside its range")
         self.code = code

@@ -186,7 +186,7 @@ class ListedResource(msgspec.Struct, frozen=True, kw_only=True):
 def block_of(content: Any) -> Mapping[str, Any]:
     """Return a content block in MCP's form; raises TypeError or ValueError for other values."""
     if isinstance(content, str):
-        return {"type": "text", "text": content}
+        return {"type": "text", "text": str.__str__(content)}
     if isinstance(content, Image | Audio):
         data = base64.b64encode(content.data).decode("ascii")
         kind = "image" if isinstance(content, Image) else "audio"
