@@ -2,6 +2,8 @@
 
 import os
 import re
+import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from gatepost.config.settings import Listen
 from gatepost.dev.composition import dev_config
 from gatepost.dev.given_settings import given_settings
+from gatepost.dev.token_command import STATE_FILE
 from tests.support import commands
 from tests.support.client import ResourceClient, result
 from tests.support.commands import Gatepost
@@ -53,6 +56,11 @@ def shop(folder: Path, options: str = "", price: str = "five") -> None:
     """Write the author's files."""
     (folder / "prices.py").write_text(f"OF_ALL = {price!r}\n")
     (folder / "shop.py").write_text(SHOP.format(options=options))
+
+
+def token_file(folder: Path) -> Path:
+    """Return the file that `gatepost token` reads."""
+    return folder / "state" / STATE_FILE
 
 
 @pytest.fixture
@@ -117,7 +125,69 @@ def test_the_end_of_its_terminal_ends_the_server(tmp_path: Path, options: tuple[
         os.close(controller)
 
         assert running.process.wait(30) == 0
-        assert commands.completed("token", "--state", "state", cwd=state).code != 0
+        assert not token_file(state).exists()
+
+
+UNREADY = """
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from gatepost import Pack
+
+pack = Pack("unready")
+
+
+@pack.lifespan
+async def lifespan() -> AsyncIterator[None]:
+    Path("begun").touch()
+    await asyncio.Event().wait()
+    yield
+"""
+
+
+@each("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_the_start_leaves_no_file_behind(tmp_path: Path, number: int) -> None:
+    """The file of `gatepost token` holds a secret."""
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    (folder / "unready.py").write_text(UNREADY)
+    arguments = ("--port", str(free_port()), "--tools", "unready.py", "--state", "state")
+    server = commands.run("dev", *arguments, cwd=folder)
+    try:
+        eventually((folder / "begun").exists, within=30)
+        assert token_file(folder).exists()
+        assert server.stop(with_signal=number) == 128 + number
+    finally:
+        server.kill()
+
+    assert not token_file(folder).exists()
+
+
+def test_an_address_in_use_leaves_no_file_behind(tmp_path: Path) -> None:
+    """The server does not start."""
+    with socket.create_server(("127.0.0.1", 0)) as metrics:
+        address = f"127.0.0.1:{metrics.getsockname()[1]}"
+        arguments = ("--port", str(free_port()), "--state", "state")
+        env = {"GATEPOST_LISTEN__METRICS": address}
+        assert commands.completed("dev", *arguments, cwd=tmp_path, env=env).code != 0
+
+    assert not token_file(tmp_path).exists()
+
+
+@each("options", [(), ("--reload",)])
+def test_the_end_of_its_terminal_does_not_end_a_server_under_nohup(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """`nohup` makes a command ignore SIGHUP."""
+    state = tmp_path / "-".join(("state", *options))
+    state.mkdir()
+    arguments = ("dev", "--port", str(free_port()), "--state", "state", *options)
+    with commands.running(*arguments, cwd=state, before=("nohup",)) as running:
+        running.process.send_signal(signal.SIGHUP)
+        token = commands.token(state, "--tenant", "acme")
+        for _ in range(3):
+            assert ResourceClient(running.url).listed(token)
 
 
 def test_a_configuration_file_is_combined_with_the_development_settings(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from gatepost.dev.token_command import DEFAULT_STATE
 from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
 from gatepost.dev.welcome import lines
 from gatepost.runtime.http_server import bind
-from gatepost.runtime.signals import note_reloads
+from gatepost.runtime.signals import exiting_at, note_reloads
 from gatepost.secrets.keyring import KeyRing
 from gatepost.serve import START_ERRORS, ServerSetup
 from gatepost.serve import run as serve
@@ -230,7 +230,8 @@ def run(options: DevOptions) -> int:
     if has_errors([*problems_found, *problems(config, loaded_packs)]):
         return 1
     issuer = dev_issuer(config, scopes, issuer_options, client_secrets=secrets)
-    keyring, written = written_state(state, config, issuer)
+    watch, address = options.watch(config), config.metrics_address
+    metrics = bind(address.host, address.port, "listen.metrics") if address else None
 
     def announce() -> None:
         click.echo(BANNER)
@@ -238,25 +239,27 @@ def run(options: DevOptions) -> int:
             click.echo(line)
         click.echo(f"Gatepost is ready at {config.resource}")
 
-    watch, address = options.watch(config), config.metrics_address
-    setup = ServerSetup(
-        config=config,
-        loaded_packs=loaded_packs,
-        keyring=keyring,
-        sock=sock,
-        reread=partial(options.reloaded, port, watch) if options.reload else None,
-        reload_signal=RELOAD_SIGNAL,
-        metrics=bind(address.host, address.port, "listen.metrics") if address else None,
-        development_issuer=routes(issuer),
-    )
-    if options.reload:
-        note_reloads(RELOAD_SIGNAL)
-        watch.start()
-    try:
-        return serve(setup, announce)
-    finally:
-        watch.stop()
-        forget_state(written, issuer)
+    # From here on, an end during the start must remove the file of `gatepost token` as well.
+    with exiting_at(signal.SIGTERM, signal.SIGHUP):
+        keyring, written = written_state(state, config, issuer)
+        try:
+            setup = ServerSetup(
+                config=config,
+                loaded_packs=loaded_packs,
+                keyring=keyring,
+                sock=sock,
+                reread=partial(options.reloaded, port, watch) if options.reload else None,
+                reload_signal=RELOAD_SIGNAL,
+                metrics=metrics,
+                development_issuer=routes(issuer),
+            )
+            if options.reload:
+                note_reloads(RELOAD_SIGNAL)
+                watch.start()
+            return serve(setup, announce)
+        finally:
+            watch.stop()
+            forget_state(written, issuer)
 
 
 def welcome(

@@ -22,7 +22,7 @@ from gatepost.http.deadlines import HEAD_LINES_BYTES, Deadlines, ListenConfig
 from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime import interpreter
-from gatepost.runtime.signals import RepeatedSignals, is_pending
+from gatepost.runtime.signals import RepeatedSignals, is_ignored, is_pending
 
 SUITES = ":".join(
     (
@@ -53,7 +53,8 @@ class GatepostServer(uvicorn.Server):
     drain that SIGTERM begins, *on_leave* is called and the server goes on for *leave_s*: balancers
     see that it is not ready and send elsewhere. Each further signal skips the wait of the one
     before. *on_drain* ends requests that would not end by themselves. *reload_signal* calls
-    *reload*; if it is another signal than SIGHUP, SIGHUP ends the server like SIGINT.
+    *reload*; if it is another signal than SIGHUP, SIGHUP ends the server like SIGINT, unless the
+    process ignores it.
 
     A stop always ends. A tool's thread, a disk or a driver may hang, and Python would wait for them
     forever. After `drain_s` and `HARD_END_S` the process logs where it hangs and exits 1.
@@ -133,7 +134,7 @@ class GatepostServer(uvicorn.Server):
             signal.SIGTERM: self.handle_exit,
             signal.SIGINT: self.handle_exit,
         }
-        if self._reload_signal != signal.SIGHUP:
+        if self._reload_signal != signal.SIGHUP and not is_ignored(signal.SIGHUP):
             handlers[signal.SIGHUP] = self.handle_exit
         if (reload := self._reload) is not None:
 

@@ -1,7 +1,12 @@
-"""What a server process makes of signals: those that repeat the last one, and early reloads."""
+"""
+What a server process makes of signals: those that repeat the last one, early ones, ignored ones.
+"""
 
 import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 ONE_SIGNAL_S = 1.0
 """A repeated signal within this time is ignored: a terminal or systemd signals every process of a
@@ -48,3 +53,29 @@ def note_reloads(reload_signal: signal.Signals = signal.SIGHUP) -> None:
 def is_pending(handler: object) -> bool:
     """Return whether this was the handler of the reload signal, and there was one."""
     return isinstance(handler, PendingReload) and handler.has_come
+
+
+@contextmanager
+def exiting_at(*numbers: signal.Signals) -> Iterator[None]:
+    """
+    Exit at these signals during a block, as a shell says it, with all that its `finally` does.
+
+    A signal that is ignored stays so: `nohup` ignores SIGHUP.
+    """
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.getsignal(number) for number in numbers if not is_ignored(number)}
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def is_ignored(number: signal.Signals) -> bool:
+    """Return whether this process ignores a signal."""
+    return signal.getsignal(number) is signal.SIG_IGN
