@@ -112,15 +112,19 @@ async def _entries(
     )
     try:
         outcome = await server.runner.run(call)
-    except (AuthError, MissingCapability, ProtocolError):
+    except (AuthError, MissingCapability):
         return ()
-    if outcome.failure is None:
-        return outcome.content
-    if outcome.failure.kind == "rate_limit":
-        raise rate_limited(outcome.failure)
+    except ProtocolError:
+        reason = "protocol_error"
+    else:
+        if outcome.failure is None:
+            return outcome.content
+        if outcome.failure.kind == "rate_limit":
+            raise rate_limited(outcome.failure)
+        reason = outcome.failure.kind
     log.warning(
         "list_incomplete",
-        extra={"request_id": ask.request_id, "offer": lister.key, "reason": outcome.failure.kind},
+        extra={"request_id": ask.request_id, "offer": lister.key, "reason": reason},
     )
     return ()
 

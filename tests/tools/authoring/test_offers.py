@@ -24,6 +24,7 @@ from gatepost import (
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import ToolsSettings
 from gatepost.tools.authoring.resource import MAX_ENTRIES
+from gatepost.tools.context.client import ProtocolError
 from tests.support.endpoint import EndpointClient
 from tests.support.measuring import each
 
@@ -236,6 +237,20 @@ def test_check_finds_doubled_uris_and_prompts(tmp_path: Path) -> None:
     ]
 
 
+def add_refusing_lister(pack: Pack) -> None:
+    """Add a resource whose list is an error of the protocol."""
+
+    @pack.resource("refusing:{x}")
+    async def refusing(ctx: CallContext, x: str) -> str:
+        """Hold something."""
+        return x
+
+    @refusing.list
+    async def refuses(ctx: CallContext) -> list[ListedResource]:
+        """Fail with an error of the protocol."""
+        raise ProtocolError(5, "hunter2")
+
+
 def add_failing_listers(pack: Pack) -> None:
     """Add resources whose lists fail, ask the client, or need a stronger sign-in."""
 
@@ -306,6 +321,7 @@ async def test_a_failing_lister_does_not_hide_other_resources(
         """List one resource."""
         return [ListedResource(variables={"x": "1"})]
 
+    add_refusing_lister(pack)
     add_failing_listers(pack)
     response = await EndpointClient(pack.offers).ask("resources/list")
 
@@ -317,7 +333,11 @@ async def test_a_failing_lister_does_not_hide_other_resources(
         for record in caplog.records
         if record.message == "list_incomplete"
     ]
-    assert sorted(missing) == [("away:{x}", "upstream_unavailable"), ("broken:{x}", "internal")]
+    assert sorted(missing) == [
+        ("away:{x}", "upstream_unavailable"),
+        ("broken:{x}", "internal"),
+        ("refusing:{x}", "protocol_error"),
+    ]
 
 
 async def test_the_entries_of_a_lister_are_bounded() -> None:
