@@ -381,19 +381,3 @@ def test_further_waiting_requests_are_on_the_next_page(
     assert dave.get("?after=nothing").status_code == 200
     for request in requests:
         assert decide(dave, request, "reject") == 303
-
-
-def test_grants_are_shown_page_by_page(
-    billing: BillingServer, dave: HttpBrowser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The link leads to the grants after the last one that is shown."""
-    monkeypatch.setattr("gatepost.policy.approvals.grants.PAGE", 1)
-    for customer in ("C-older", "C-newer"):
-        request = billing.request_approval("refund", {"customer": customer, "amount": 5})
-        assert decide(dave, request, "approve", uses="3") == 303
-    first = dave.get("/grants").text
-    (link,) = re.findall(r'href="[^"]*(/grants\?[^"]*)">Newer', first)
-    rest = dave.get(unescape(link)).text
-
-    assert ("C-older" in first, "C-newer" in first) == (True, False)
-    assert ("C-older" in rest, "C-newer" in rest, "Newer" in rest) == (False, True, False)

@@ -10,6 +10,8 @@ from gatepost.storage.approvals import (
     ApprovalMatches,
     ApprovalQuery,
     ApprovalRecord,
+    GrantCount,
+    GrantQuota,
     GrantRecord,
     WaitingCount,
 )
@@ -49,6 +51,7 @@ grant = partial(
     details=b"\x00{}",
 )
 """A grant of three calls."""
+QUOTA = GrantQuota(1_000, 1_000)
 NOW = 1_000.5
 query = partial(
     ApprovalQuery,
@@ -200,8 +203,8 @@ async def test_grants_are_paged(records: Records) -> None:
     stored_grants = {f"g{number}": grant(id=f"g{number}") for number in range(5)}
     stored_grants["g3"] = grant(id="g3", expires_at=1.0, remaining=0)
     for stored_grant in stored_grants.values():
-        await grants.add(stored_grant)
-    await records.for_tenant("globex").grants.add(grant(id="g9"))
+        await grants.add(stored_grant, QUOTA)
+    await records.for_tenant("globex").grants.add(grant(id="g9"), QUOTA)
     seen: list[GrantRecord] = []
     while page := await grants.page(seen[-1].id if seen else "", 2):
         assert len(page) <= 2
@@ -247,7 +250,7 @@ async def test_a_sweep_removes_expired_requests_and_grants(records: Records) -> 
     approvals, grants = records.for_tenant("acme").approvals, records.for_tenant("acme").grants
     await approvals.open(approval(expires_at=NOW))
     await approvals.open(approval(id="a2", binding=b"b2"))
-    await grants.add(grant(expires_at=NOW))
+    await grants.add(grant(expires_at=NOW), QUOTA)
 
     assert await records.sweep(NOW) == 2
     assert await approvals.get("a1") is None
@@ -257,7 +260,7 @@ async def test_a_sweep_removes_expired_requests_and_grants(records: Records) -> 
 async def test_a_grant_allows_its_number_of_calls(records: Records) -> None:
     """Concurrent calls at any replica use no more than the grant allows."""
     grants = records.for_tenant("acme").grants
-    await grants.add(grant())
+    await grants.add(grant(), QUOTA)
 
     spent = await asyncio.gather(*(grants.spend("g1", NOW) for _ in range(10)))
 
@@ -266,13 +269,51 @@ async def test_a_grant_allows_its_number_of_calls(records: Records) -> None:
     assert not await grants.spend("g2", NOW)
 
 
+async def test_grants_that_are_added_at_once_do_not_exceed_the_quota(records: Records) -> None:
+    """A caller's grants for one tool and those of the tenant are counted exactly."""
+    acme, quota = records.for_tenant("acme").grants, GrantQuota(3, 5)
+    owners: list[dict[str, str]] = [
+        {},
+        {},
+        {},
+        {},
+        {"subject": "bob"},
+        {"tool": "look"},
+        {"subject_kind": "client"},
+    ]
+    await records.for_tenant("globex").grants.add(grant(id="other"), quota)
+
+    counts = await asyncio.gather(
+        *(acme.add(grant(id=f"g{at}", **owner), quota) for at, owner in enumerate(owners * 4))
+    )
+
+    valid = await acme.all(NOW)
+    of_caller = [each for each in valid if each == grant(id=each.id)]
+    assert len(valid) == counts.count(None) == 5
+    assert len(of_caller) <= 3
+    assert all(count.exceeds(quota) for count in counts if count is not None)
+    owner = ("pay", "https://id.example.com", "alice", "user")
+    assert await acme.count(*owner, NOW) == GrantCount(len(of_caller), 5)
+
+
+async def test_ended_grants_do_not_count_for_the_quota(records: Records) -> None:
+    """Neither used up grants nor expired ones keep a caller from the next grant."""
+    acme, quota = records.for_tenant("acme").grants, GrantQuota(1, 1)
+    assert await acme.add(grant(remaining=1), quota) is None
+    assert await acme.add(grant(id="g2"), quota) == GrantCount(1, 1)
+    assert await acme.spend("g1", NOW)
+    assert await acme.add(grant(id="g3", expires_at=NOW), quota) is None
+    assert await acme.add(grant(id="g4", created_at=NOW), quota) is None
+    assert await acme.add(grant(id="g5", created_at=NOW), quota) == GrantCount(1, 1)
+
+
 async def test_valid_grants_are_read_page_by_page(records: Records) -> None:
     """The oldest first, each once, without those that have ended and those of other tenants."""
     grants = records.for_tenant("acme").grants
     for name, age in (("g3", 1), ("g1", 2), ("g2", 2), ("g4", 3)):
-        await grants.add(grant(id=name, created_at=NOW - age))
-    await grants.add(grant(id="g5", expires_at=NOW))
-    await records.for_tenant("globex").grants.add(grant(id="g6"))
+        await grants.add(grant(id=name, created_at=NOW - age), QUOTA)
+    await grants.add(grant(id="g5", expires_at=NOW), QUOTA)
+    await records.for_tenant("globex").grants.add(grant(id="g6"), QUOTA)
 
     pages, after = list[list[str]](), None
     while page := await grants.valid_page(NOW, 3, after):
@@ -285,7 +326,7 @@ async def test_valid_grants_are_read_page_by_page(records: Records) -> None:
 async def test_a_grant_is_read_by_its_id(records: Records) -> None:
     """Only of its own tenant, and only while it is valid."""
     stored_grant = grant()
-    await records.for_tenant("acme").grants.add(stored_grant)
+    await records.for_tenant("acme").grants.add(stored_grant, QUOTA)
 
     assert await records.for_tenant("acme").grants.get("g1", NOW) == stored_grant
     assert await records.for_tenant("acme").grants.get("g2", NOW) is None
@@ -297,7 +338,7 @@ async def test_a_grant_without_a_number_ends_at_its_expiry(records: Records) -> 
     """Up to then any number of calls may use it."""
     grants = records.for_tenant("acme").grants
     stored_grant = grant(remaining=None)
-    await grants.add(stored_grant)
+    await grants.add(stored_grant, QUOTA)
 
     assert [await grants.spend("g1", NOW) for _ in range(5)] == [True] * 5
     assert await grants.all(NOW) == [stored_grant]
@@ -312,11 +353,12 @@ async def test_a_grant_is_found_only_for_its_caller_and_tool(records: Records) -
     """No other caller, tool, issuer or tenant finds the grant, and a revoked one is not found."""
     acme, globex = records.for_tenant("acme"), records.for_tenant("globex")
     stored_grant = grant()
-    await acme.grants.add(stored_grant)
+    await acme.grants.add(stored_grant, QUOTA)
 
     assert await acme.approvals.match(query()) == ApprovalMatches([stored_grant])
     assert await acme.approvals.match(query(subject="bob")) == NO_MATCH
     assert await acme.approvals.match(query(tool="look")) == NO_MATCH
+    assert await acme.approvals.match(query(subject_kind="client")) == NO_MATCH
     assert await acme.approvals.match(query(issuer="https://other")) == NO_MATCH
     assert await acme.approvals.match(query(now=NOW + HOUR)) == NO_MATCH
     assert await globex.approvals.match(query()) == NO_MATCH
@@ -337,5 +379,5 @@ async def test_a_call_without_grants_finds_its_request_or_how_many_wait(records:
         [], None, WaitingCount(1, 2)
     )
     assert await globex.approvals.match(query()) == NO_MATCH
-    await acme.grants.add(grant())
+    await acme.grants.add(grant(), QUOTA)
     assert await acme.approvals.match(query()) == ApprovalMatches([grant()])

@@ -22,6 +22,10 @@ from gatepost.tools.offers.tenant_offers import UPSTREAM_PREFIX
 from gatepost_authz.config import Problem
 
 PEOPLE = (1, 2)
+QUOTAS = (
+    *("max_waiting_per_caller", "max_waiting_per_tenant"),
+    *("max_grants_per_caller_and_tool", "max_grants_per_tenant"),
+)
 SHORTEST_HOLD_S, LONGEST_HOLD_S = 1.0, 86_400.0
 
 
@@ -109,12 +113,8 @@ def _numbers(settings: ApprovalsSettings) -> Iterator[Problem]:
         if not 0 < seconds <= LONGEST_S:
             message = f"`{setting}` must be more than 0 and at most {LONGEST_S:g}"
             yield Problem("config.E016", message, setting=setting)
-    numbers = {
-        "max_waiting_per_caller": settings.max_waiting_per_caller,
-        "max_waiting_per_tenant": settings.max_waiting_per_tenant,
-    }
-    for name, number in numbers.items():
-        if number < 1:
+    for name in QUOTAS:
+        if getattr(settings, name) < 1:
             setting = f"approvals.{name}"
             yield Problem("config.E016", f"`{setting}` must be more than 0", setting=setting)
     yield from _hold_problems(settings)

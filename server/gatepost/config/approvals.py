@@ -84,6 +84,13 @@ class ApprovalsSettings(SettingsTable, frozen=True, kw_only=True):
     """Requests of one caller that may wait; further calls that need approval are refused."""
     max_waiting_per_tenant: int = 200
     """Requests of one tenant that may wait."""
+    max_grants_per_caller_and_tool: int = 50
+    """
+    Valid grants of one caller for one tool. A further one is refused; a condition can replace many
+    grants for fixed arguments.
+    """
+    max_grants_per_tenant: int = 2_000
+    """Valid grants of one tenant."""
     keep_s: float = 2_592_000.0
     """
     Seconds that a decided request stays in the history, and that a rejected script causes no new

@@ -68,6 +68,25 @@ class GrantRecord(msgspec.Struct, frozen=True, kw_only=True):
     details: bytes
 
 
+class GrantQuota(msgspec.Struct, frozen=True):
+    """How many valid grants there may be: of one caller for one tool, and of a tenant."""
+
+    per_caller_and_tool: int
+    per_tenant: int
+
+
+class GrantCount(msgspec.Struct, frozen=True):
+    """The numbers of valid grants: of one caller for one tool, and of its tenant."""
+
+    of_caller_and_tool: int
+    of_tenant: int
+
+    def exceeds(self, quota: GrantQuota) -> bool:
+        """Return whether there is no room for one more grant."""
+        is_full = self.of_caller_and_tool >= quota.per_caller_and_tool
+        return is_full or self.of_tenant >= quota.per_tenant
+
+
 class ApprovalQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A call for which approvals are looked up; fields as in `ApprovalRecord`."""
 
@@ -151,8 +170,17 @@ class ApprovalStore(Protocol):
 class GrantStore(Protocol):
     """The grants of one tenant."""
 
-    async def add(self, grant: GrantRecord) -> None:
-        """Store a new grant durably."""
+    async def add(self, grant: GrantRecord, quota: GrantQuota) -> GrantCount | None:
+        """
+        Store a new grant durably and return None, or return the counts that reach the quota.
+
+        Processes that add at the same time do not exceed the quota together.
+        """
+
+    async def count(
+        self, tool: str, issuer: str, subject: str, subject_kind: str, now: float
+    ) -> GrantCount:
+        """Count the valid grants of a caller, with any client and actor, and of the tenant."""
 
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""

@@ -53,6 +53,7 @@ CONFIG_CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no time": ({"timeout_s": 0}, ["config.E016"]),
     "more than half a day": (rule(timeout_s=50_000), ["config.E016"]),
     "nobody may wait": ({"max_waiting_per_caller": 0}, ["config.E016"]),
+    "no grant": ({"max_grants_per_tenant": 0}, ["config.E016"]),
     "a history of less than nothing": ({"keep_s": -1}, ["config.E016"]),
     "a hook that is no URL": ({"webhook": {"url": "x", "secret": "file:hook"}}, ["config.E083"]),
     "a hook without a secret": ({"webhook": {"url": HOOK_URL}}, ["config.E083"]),

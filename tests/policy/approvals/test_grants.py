@@ -15,6 +15,7 @@ from gatepost.policy.approvals.approval_request import (
 from gatepost.policy.approvals.grants import PAGE
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
+from gatepost.storage.approvals import GrantQuota
 from gatepost.storage.revocations import RevocationRecord
 from tests.support.endpoint import a_caller
 from tests.support.runners import (
@@ -69,7 +70,8 @@ async def test_grants_are_listed_page_by_page() -> None:
     grants = deployment.records.for_tenant(ACME).grants
     [record] = await grants.page("", PAGE)
     for number in range(PAGE):
-        await grants.add(msgspec.structs.replace(record, id=f"{number:03}"))
+        more_grant = msgspec.structs.replace(record, id=f"{number:03}")
+        assert await grants.add(more_grant, GrantQuota(2 * PAGE, 2 * PAGE)) is None
 
     first, later = await replica.service.granting.valid_page(ACME)
     rest, end = await replica.service.granting.valid_page(ACME, later)
@@ -180,6 +182,55 @@ async def test_an_invalid_grant_is_refused(scope: dict[str, Any], expected_error
         await granted(replica, {"what": "a"}, **scope)
     assert len(await replica.service.waiting(ACME)) == 1
     assert await replica.service.granting.all(ACME) == []
+
+
+FULL_QUOTAS = {
+    "caller": ({"max_grants_per_caller_and_tool": 1}, r"caller already has 1 .*Revoke one"),
+    "tenant": ({"max_grants_per_tenant": 1}, r"tenant already has 1 .*Revoke one"),
+}
+
+
+@pytest.mark.parametrize(("settings", "expected_error"), FULL_QUOTAS.values(), ids=FULL_QUOTAS)
+async def test_a_grant_beyond_the_quota_is_refused(
+    settings: dict[str, int], expected_error: str
+) -> None:
+    """The request still waits, and can be approved alone, or with a grant once another ended."""
+    deployment = ApprovalDeployment(require=["act", "put"], **settings)
+    replica, other = deployment.replica(), deployment.replica()
+    await granted(replica, {"what": "a"}, uses=9)
+    [first] = await other.service.granting.all(ACME)
+
+    with pytest.raises(Undecidable, match=expected_error):
+        await granted(other, {"what": "b"}, uses=9)
+    [waiting] = await other.service.waiting(ACME)
+    await other.service.approve(ACME, waiting.id, BOB)
+    if "max_grants_per_tenant" not in settings:
+        await granted(other, {"tool": "put", "what": "a"}, uses=9)
+        await granted(other, {"caller": a_caller(subject="eve"), "what": "a"}, uses=9)
+    assert await replica.service.revoke_grant(ACME, first.id, BOB)
+    await granted(other, {"what": "c"}, uses=9)
+
+
+async def test_grants_that_are_given_at_once_do_not_exceed_the_quota() -> None:
+    """An approver whose grant comes too late reads that the call alone was approved."""
+    deployment = ApprovalDeployment(require=["act"], max_grants_per_caller_and_tool=2)
+    replicas = [deployment.replica() for _ in range(6)]
+    requests = [await replica.asked(what=f"{at}") for at, replica in enumerate(replicas)]
+
+    given = await asyncio.gather(
+        *(
+            replica.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9))
+            for replica, request in zip(replicas, requests, strict=True)
+        ),
+        return_exceptions=True,
+    )
+
+    assert len(await replicas[0].service.granting.all(ACME)) == 2
+    late = [str(error) for error in given if isinstance(error, Undecidable)]
+    assert len(late) == 4
+    assert all("caller already has 2" in error for error in late)
+    approved = 6 - len(await replicas[0].service.waiting(ACME))
+    assert sum("The call is approved, without a grant" in error for error in late) == approved - 2
 
 
 async def test_a_call_that_needs_two_approvals_cannot_be_granted() -> None:

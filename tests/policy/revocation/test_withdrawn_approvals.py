@@ -18,6 +18,7 @@ from gatepost.policy.revocation.watch import Revocations, RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals, withdraw
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
+from gatepost.storage.approvals import GrantQuota
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.offers.offer import Outcome
@@ -214,7 +215,8 @@ async def test_requests_of_an_older_version_are_judged_by_their_age(
         assert await tenant.approvals.replace(old)
     [grant] = await tenant.grants.all(deployment.clock.now)
     await tenant.grants.revoke(grant.id)
-    await tenant.grants.add(msgspec.structs.replace(grant, details=as_old_version(grant.details)))
+    old_grant = msgspec.structs.replace(grant, details=as_old_version(grant.details))
+    assert await tenant.grants.add(old_grant, GrantQuota(1, 1)) is None
 
     assert await deployment.shut(record) == (3 if reached else 0)
     assert len(await remote.service.granting.all(ACME)) == (0 if reached else 1)

@@ -5,6 +5,7 @@ import pytest
 
 from gatepost.policy.approvals.approval_request import GrantScope
 from gatepost.policy.approvals.grants import PAGE
+from gatepost.storage.approvals import GrantQuota
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
@@ -50,7 +51,8 @@ async def test_an_order_matches_exactly_the_named_callers(
                 await remote.service.approve(ACME, request.id, CAROL, grant=terms)
     given_grants = {grant.subject: grant for grant in await tenant.grants.page("", PAGE)}
     for number in range(PAGE):
-        await tenant.grants.add(msgspec.structs.replace(given_grants["robot"], id=f"{number:03}"))
+        more_grant = msgspec.structs.replace(given_grants["robot"], id=f"{number:03}")
+        assert await tenant.grants.add(more_grant, GrantQuota(2 * PAGE, 2 * PAGE)) is None
     more = PAGE if ROBOT_CALLER in reached else 0
 
     assert await deployment.shut(cut) == 4 * len(reached) + more

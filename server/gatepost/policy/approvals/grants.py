@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
+from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
     Approver,
@@ -25,7 +26,13 @@ from gatepost.policy.approvals.policies import (
     none_revoked,
 )
 from gatepost.policy.approvals.stored_request import StoredApproval
-from gatepost.storage.approvals import ApprovalMatches, GrantRecord, GrantStore
+from gatepost.storage.approvals import (
+    ApprovalMatches,
+    GrantCount,
+    GrantQuota,
+    GrantRecord,
+    GrantStore,
+)
 from gatepost.storage.records import Records
 from gatepost.tools.offers.offer import Call, Tool
 
@@ -35,6 +42,14 @@ MAX_USES = 1_000_000
 MAX_COMPILED = 1_000
 PAGE = 100
 REVOKERS = frozenset({"approver", "admin"})
+OF_CALLER = (
+    "This caller already has {} valid grants for this tool, and "
+    "`approvals.max_grants_per_caller_and_tool` allows no more."
+)
+OF_TENANT = (
+    "This tenant already has {} valid grants, and `approvals.max_grants_per_tenant` allows no more."
+)
+WAY_OUT = "Revoke one that is not needed (page Grants), or approve this call without a grant."
 
 
 class GrantFields(msgspec.Struct, frozen=True):
@@ -79,8 +94,16 @@ class GrantService:
         self._records, self._notifier = records, notifier
         self._clock, self._is_revoked = clock, is_revoked
 
-    def check(self, approval: StoredApproval, scope: GrantScope, edited: bytes | None) -> None:
-        """Raise Undecidable for a scope that cannot be granted with this request."""
+    def apply(self, settings: ApprovalsSettings) -> None:
+        """Hold callers and tenants to these quotas from now on."""
+        self._quota = GrantQuota(
+            settings.max_grants_per_caller_and_tool, settings.max_grants_per_tenant
+        )
+
+    async def check(
+        self, approval: StoredApproval, scope: GrantScope, edited: bytes | None
+    ) -> None:
+        """Raise Undecidable for a grant that cannot be given with this request."""
         if approval.request.needed > 1:
             raise Undecidable("Two people have to approve each such call, so no grant is possible.")
         if edited is not None:
@@ -97,9 +120,19 @@ class GrantService:
                 Condition(scope.when)
             except BadCondition as error:
                 raise Undecidable(f"The condition cannot be used: {error}.") from None
+        record = approval.record
+        count = await self._records.for_tenant(approval.request.tenant).grants.count(
+            record.tool, record.issuer, record.subject, record.subject_kind, now
+        )
+        if count.exceeds(self._quota):
+            raise Undecidable(f"{self._reason(count)} {WAY_OUT}")
 
     async def give(self, approval: StoredApproval, scope: GrantScope, by: Approver) -> None:
-        """Store a grant whose scope was checked."""
+        """
+        Store a grant that was checked.
+
+        Undecidable if other grants have reached the quota since; the approval counts all the same.
+        """
         request, now = approval.request, self._clock()
         grant = ApprovalGrant(
             id=secrets.token_hex(12),
@@ -134,7 +167,9 @@ class GrantService:
                 )
             ),
         )
-        await self._records.for_tenant(request.tenant).grants.add(record)
+        count = await self._records.for_tenant(request.tenant).grants.add(record, self._quota)
+        if count is not None:
+            raise Undecidable(f"The call is approved, without a grant. {self._reason(count)}")
         await self._notifier.announce("granted", grant, by)
 
     async def all(self, tenant: str) -> list[ApprovalGrant]:
@@ -221,6 +256,11 @@ class GrantService:
                 count += 1
                 await self._notifier.announce("grant_revoked", grant)
         return count
+
+    def _reason(self, count: GrantCount) -> str:
+        if count.of_caller_and_tool >= self._quota.per_caller_and_tool:
+            return OF_CALLER.format(count.of_caller_and_tool)
+        return OF_TENANT.format(count.of_tenant)
 
 
 _condition = lru_cache(MAX_COMPILED)(Condition)

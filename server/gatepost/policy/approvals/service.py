@@ -97,6 +97,7 @@ class ApprovalService(RequestLists):
         self.settings = settings
         self.policies = ToolPolicies(settings, tools, tenant_tools)
         self.requests.apply(settings, self.policies)
+        self.granting.apply(settings)
 
     def objection(self, request: ApprovalRequest, approver: Approver) -> str | None:
         """Return a sentence why *approver* cannot approve the request, or None."""
@@ -135,7 +136,7 @@ class ApprovalService(RequestLists):
             if seen_digest is not None and seen_digest != approval.request.digest:
                 raise Undecidable("The request is not what you saw any more. Look at it again.")
             if grant is not None:
-                self.granting.check(approval, grant, edited)
+                await self.granting.check(approval, grant, edited)
             changed = self._approved(approval, by, edited, self._cleaned(tenant, reason))
             if await self.requests.decide("approved", changed, by):
                 break

@@ -8,6 +8,8 @@ from gatepost.storage.approvals import (
     ApprovalMatches,
     ApprovalQuery,
     ApprovalRecord,
+    GrantCount,
+    GrantQuota,
     GrantRecord,
     WaitingCount,
 )
@@ -23,9 +25,20 @@ class MemoryGrants:
     def __init__(self) -> None:
         self.records: dict[str, GrantRecord] = {}
 
-    async def add(self, grant: GrantRecord) -> None:
-        """Store a new grant durably."""
+    async def add(self, grant: GrantRecord, quota: GrantQuota) -> GrantCount | None:
+        """Store a new grant durably and return None, or return the counts that reach the quota."""
+        count = await self.count(*_owner(grant), now=grant.created_at)
+        if count.exceeds(quota):
+            return count
         self.records[grant.id] = grant
+        return None
+
+    async def count(
+        self, tool: str, issuer: str, subject: str, subject_kind: str, now: float
+    ) -> GrantCount:
+        """Count the valid grants of a caller, with any client and actor, and of the tenant."""
+        owners = [_owner(grant) for grant in await self.all(now)]
+        return GrantCount(owners.count((tool, issuer, subject, subject_kind)), len(owners))
 
     async def all(self, now: float) -> list[GrantRecord]:
         """Return all valid grants, the oldest first."""
@@ -94,12 +107,8 @@ class MemoryApprovals:
 
     async def match(self, query: ApprovalQuery) -> ApprovalMatches:
         """Return the grants for a call, else its request, else the numbers of waiting requests."""
-        grant_key = (query.tool, query.issuer, query.subject)
-        grants = [
-            grant
-            for grant in await self._grants.all(query.now)
-            if (grant.tool, grant.issuer, grant.subject) == grant_key
-        ]
+        owner = (query.tool, query.issuer, query.subject, query.subject_kind)
+        grants = [grant for grant in await self._grants.all(query.now) if _owner(grant) == owner]
         if grants:
             return ApprovalMatches(grants)
         if (stored := await self.find(query.binding)) is not None:
@@ -160,6 +169,10 @@ class MemoryApprovals:
 
     def _waiting(self) -> Iterator[ApprovalRecord]:
         return (record for record in self.records.values() if record.state == "waiting")
+
+
+def _owner(grant: GrantRecord) -> tuple[str, str, str, str]:
+    return grant.tool, grant.issuer, grant.subject, grant.subject_kind
 
 
 def _is_active(grant: GrantRecord, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Approval requests and grants, in SQL."""
+"""Approval requests, in SQL."""
 
 from collections.abc import Sequence, Set
 from functools import cache, partial
@@ -15,10 +15,7 @@ from sqlalchemy import (
     Select,
     bindparam,
     column,
-    delete,
     func,
-    insert,
-    or_,
     select,
     tuple_,
     update,
@@ -35,10 +32,10 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.sql import outbox
 from gatepost.storage.sql.database import Database, Values
+from gatepost.storage.sql.grants import CALLERS_GRANTS, PLACE
 from gatepost.storage.sql.idempotency import ATTEMPTS
 from gatepost.storage.sql.tables import (
     APPROVAL_REQUESTS,
-    GRANTS,
     OPEN_REQUESTS,
     PAST_REQUESTS,
     WAITING_REQUESTS,
@@ -49,8 +46,6 @@ from gatepost.storage.sql.tables import (
 _FIELDS = [APPROVAL_REQUESTS.c[name] for name in ApprovalRecord.__struct_fields__]
 _OF = APPROVAL_REQUESTS.c.tenant == bindparam("where_tenant")
 _THIS = (_OF, APPROVAL_REQUESTS.c.id == bindparam("where_id"))
-# A comparison of rows, because the databases begin to read an index there.
-_PLACE = tuple_(bindparam("where_time", type_=Double), bindparam("where_id", type_=Exact))
 
 
 def _place_by(time: ColumnElement[float]) -> Any:
@@ -68,14 +63,14 @@ _WAITING = (
     .order_by(APPROVAL_REQUESTS.c.created_at, APPROVAL_REQUESTS.c.id)
     .limit(bindparam("max_rows", type_=Integer))
 )
-_WAITING_AFTER = _WAITING.where(_place_by(APPROVAL_REQUESTS.c.created_at) > _PLACE)
+_WAITING_AFTER = _WAITING.where(_place_by(APPROVAL_REQUESTS.c.created_at) > PLACE)
 _PAST = (
     select(*_FIELDS)
     .where(_OF, PAST_REQUESTS)
     .order_by(APPROVAL_REQUESTS.c.changed_at.desc(), APPROVAL_REQUESTS.c.id.desc())
     .limit(bindparam("max_rows", type_=Integer))
 )
-_BEFORE = _PAST.where(_place_by(APPROVAL_REQUESTS.c.changed_at) < _PLACE)
+_BEFORE = _PAST.where(_place_by(APPROVAL_REQUESTS.c.changed_at) < PLACE)
 _UNDECIDED = select(APPROVAL_REQUESTS.c.id).where(_OF, OPEN_REQUESTS)
 _OF_CALLER = (
     APPROVAL_REQUESTS.c.issuer == bindparam("where_issuer"),
@@ -113,34 +108,6 @@ _STATES_OF_PAIRS = select(
     _PAIRS.c.tenant, _PAIRS.c.id, _STATE_OF_PAIR.scalar_subquery().label("state")
 )
 
-_GRANT_FIELDS = [GRANTS.c[name] for name in GrantRecord.__struct_fields__]
-_GRANTS_OF = GRANTS.c.tenant == bindparam("where_tenant")
-_THIS_GRANT = (_GRANTS_OF, GRANTS.c.id == bindparam("where_id"))
-_NOW = GRANTS.c.expires_at > bindparam("now", type_=Double)
-_LEFT = or_(GRANTS.c.remaining.is_(None), GRANTS.c.remaining > 0)
-
-_ADD_GRANT = insert(GRANTS)
-_GRANTS = (
-    select(*_GRANT_FIELDS).where(_GRANTS_OF, _NOW, _LEFT).order_by(GRANTS.c.created_at, GRANTS.c.id)
-)
-_VALID_GRANTS = _GRANTS.limit(bindparam("max_rows", type_=Integer))
-_VALID_GRANTS_AFTER = _VALID_GRANTS.where(tuple_(GRANTS.c.created_at, GRANTS.c.id) > _PLACE)
-_GRANT = select(*_GRANT_FIELDS).where(*_THIS_GRANT, _NOW, _LEFT)
-_CALLERS_GRANTS = _GRANTS.where(
-    GRANTS.c.tool == bindparam("where_tool"),
-    GRANTS.c.issuer == bindparam("where_issuer"),
-    GRANTS.c.subject == bindparam("where_subject"),
-)
-_GRANTS_PAGE = (
-    select(*_GRANT_FIELDS)
-    .where(_GRANTS_OF, GRANTS.c.id > bindparam("after"))
-    .order_by(GRANTS.c.id)
-    .limit(bindparam("max_rows", type_=Integer))
-)
-# One statement, so that the database counts. A grant without a number keeps none.
-_SPEND = update(GRANTS).where(*_THIS_GRANT, _NOW, _LEFT).values(remaining=GRANTS.c.remaining - 1)
-_REVOKE = delete(GRANTS).where(*_THIS_GRANT)
-
 
 @cache
 def _open(dialect: str) -> Any:
@@ -156,7 +123,7 @@ _QUERIED = [name for name in ApprovalQuery.__struct_fields__ if name != "now"]
 def _matches(values: Values, connection: Connection) -> list[Sequence[Row[Any]]]:
     """Return the rows of the first statement that has some, and of those before it."""
     results: list[Sequence[Row[Any]]] = []
-    for statement in (_CALLERS_GRANTS, _MET, _COUNT):
+    for statement in (CALLERS_GRANTS, _MET, _COUNT):
         results.append(connection.execute(statement, values).all())
         if results[-1]:
             break
@@ -302,55 +269,3 @@ def _waiting_of(keys: Set[tuple[str, str]], connection: Connection) -> set[tuple
         rows = connection.execute(_STATES, values)
         waiting |= {(tenant, row.id) for row in rows if row.state == "waiting"}
     return waiting
-
-
-class SqlGrants:
-    """The `GrantStore` of one tenant, in an SQL table."""
-
-    __slots__ = ("_database", "_tenant")
-
-    def __init__(self, database: Database, tenant: str) -> None:
-        self._database, self._tenant = database, tenant
-
-    async def add(self, grant: GrantRecord) -> None:
-        """Store a new grant durably."""
-        await self._database.change(
-            _ADD_GRANT, {"tenant": self._tenant, **msgspec.structs.asdict(grant)}
-        )
-
-    async def all(self, now: float) -> list[GrantRecord]:
-        """Return all valid grants, the oldest first."""
-        return await self._rows(_GRANTS, now=now)
-
-    async def valid_page(
-        self, now: float, limit: int, after: tuple[float, str] | None = None
-    ) -> list[GrantRecord]:
-        """Return a page of the valid grants, the oldest first."""
-        if after is None:
-            return await self._rows(_VALID_GRANTS, now=now, max_rows=limit)
-        at, grant_id = after
-        place = {"where_time": at, "where_id": grant_id}
-        return await self._rows(_VALID_GRANTS_AFTER, now=now, max_rows=limit, **place)
-
-    async def get(self, grant_id: str, now: float) -> GrantRecord | None:
-        """Return a valid grant."""
-        return next(iter(await self._rows(_GRANT, where_id=grant_id, now=now)), None)
-
-    async def spend(self, grant_id: str, now: float) -> bool:
-        """Use up one call durably; return False if none is left or the grant has ended."""
-        return await self._change(_SPEND, where_id=grant_id, now=now) == 1
-
-    async def revoke(self, grant_id: str) -> bool:
-        """End a grant durably; return whether it existed."""
-        return await self._change(_REVOKE, where_id=grant_id) == 1
-
-    async def page(self, after: str, limit: int) -> list[GrantRecord]:
-        """Return the next grants by id, valid or not; "" is before the first."""
-        return await self._rows(_GRANTS_PAGE, after=after, max_rows=limit)
-
-    async def _rows(self, statement: Select[Any], **values: Any) -> list[GrantRecord]:
-        rows = await self._database.rows(statement, {"where_tenant": self._tenant, **values})
-        return [GrantRecord(**row._mapping) for row in rows]
-
-    async def _change(self, statement: Any, **values: Any) -> int:
-        return await self._database.change(statement, {"where_tenant": self._tenant, **values})

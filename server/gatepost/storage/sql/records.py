@@ -25,7 +25,7 @@ from gatepost.storage.entries import Entry, EntryValue
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.sql import database_schema, sqlite
-from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue, waiting_of
+from gatepost.storage.sql.approvals import SqlApprovals, overdue, waiting_of
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.entries import (
@@ -36,6 +36,7 @@ from gatepost.storage.sql.entries import (
     replace_entries,
     tenants,
 )
+from gatepost.storage.sql.grants import SqlGrants
 from gatepost.storage.sql.idempotency import SqlIdempotency
 from gatepost.storage.sql.outbox import SqlOutbox, leased
 from gatepost.storage.sql.revocations import SqlRevocations
