@@ -1,5 +1,6 @@
 """Log messages and progress of a modern request: on its own stream, at a bearable pace."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from gatepost.tools.context.client import LEVELS
 from tests.mcp import fixture_tools
 from tests.support.client_requests import call_with_responses
 from tests.support.endpoint import META, EndpointClient, Response
+from tests.support.measuring import functions_called
 
 pack = Pack("talkative")
 LOG = META + "logLevel"
@@ -239,3 +241,17 @@ def test_pr_02_the_progress_limit_is_a_burst_and_then_a_rate() -> None:
     assert take_results(3) == [True, True, False]
     now[0] = 60.0
     assert take_results(4) == [True, True, True, False]
+
+
+@pytest.mark.requirement("LG-06")
+def test_lg_06_a_dropped_log_message_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool that logs in a loop does not keep the server busy with what no client gets."""
+    monkeypatch.setattr("gatepost.mcp.client.MESSAGES_AT_ONCE", 1)
+    monkeypatch.setattr("gatepost.mcp.client.MESSAGES_PER_S", 0.01)
+
+    def searches(times: int) -> int:
+        client = EndpointClient(pack.tools.values())
+        called = functions_called(lambda: asyncio.run(call(client, "shout", times=times)))
+        return sum(name.startswith(("Redactor.", "RedactedStream.")) for name in called)
+
+    assert 0 < searches(200) == searches(100)

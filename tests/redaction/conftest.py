@@ -167,6 +167,17 @@ async def report(ctx: CallContext, text: str) -> str:
 
 
 @pack.tool(read_only=True)
+async def log_too_fast(ctx: CallContext, texts: list[str], dropped: list[str]) -> str:
+    """Log the texts at a bearable pace, and the others in between without pause."""
+    for text in texts:
+        await ctx.log("error", text)
+        for other in dropped:
+            await ctx.log("error", other)
+        await asyncio.sleep(0.15)
+    return "done"
+
+
+@pack.tool(read_only=True)
 async def report_once(ctx: CallContext, text: str) -> str:
     """Say it while running, in one piece."""
     await ctx.progress(1, message=text)

@@ -189,13 +189,15 @@ class StreamClient(SilentClient):
         """Return whether *level* is at or above the requested one (LG-03)."""
         return self.stream is not None and LEVELS.index(level) >= self._min_level
 
+    def admits_log(self, data: Any) -> bool:
+        """Return whether the rate limit has room; count a message that is dropped."""
+        is_admitted = self._messages.take(time.monotonic())
+        self._dropped += not is_admitted
+        return is_admitted
+
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send `notifications/message` if the client wants it."""
         if self.stream is None or not self.wants_log(level):
-            return
-        if not self._messages.take(time.monotonic()):
-            self._dropped += 1
-            await asyncio.sleep(0)
             return
         encoded = _encode(data)
         if len(encoded) > MAX_LOG_BYTES:
@@ -217,7 +219,6 @@ class StreamClient(SilentClient):
         if self._delayed_report is not None:
             await self._send_delayed_report()
         if self._dropped:
-            self._messages = LocalLimits.of_rate(1, 1, time.monotonic())
             warning = f"{self._dropped} messages were dropped: they came too fast."
             await self.log("warning", warning, "gatepost")
         return body

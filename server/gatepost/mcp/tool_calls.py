@@ -160,6 +160,10 @@ class DetachableClient:
         """Return whether the request's client asked for this level, if there still is one."""
         return self._client.wants_log(level)
 
+    def admits_log(self, data: Any) -> bool:
+        """Return whether the rate limit has room for a log message."""
+        return self._client.admits_log(data)
+
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send a log message to the request's client, if there still is one."""
         await self._client.log(level, data, logger)

@@ -26,6 +26,22 @@ class RedactedStream:
 
     def __init__(self) -> None:
         self._before = b""
+        """The end of the messages so far."""
+        self._sent: bytes | None = None
+        """The end of the messages that were not dropped; None: it is the same."""
+
+    def drop(self, message: str) -> None:
+        """
+        Take a message that is not sent, without searching it.
+
+        The client sees the messages around it one after the other, so a secret may be split over
+        them. If the secret also has a part in the dropped message, the client must not get the rest
+        of it.
+        """
+        if self._sent is None:
+            self._sent = self._before
+        encoded = message.encode("utf-8", "surrogatepass")
+        self._before = (self._before + encoded)[-HELD_BYTES:]
 
     def passes(self, message: str, redactor: Redactor) -> bool:
         """
@@ -33,7 +49,7 @@ class RedactedStream:
 
         One search then finds neither a secret nor the end of one that began earlier.
         """
-        if len(message) > SHORT_BYTES:
+        if len(message) > SHORT_BYTES or self._sent is not None:
             return False
         encoded = message.encode("utf-8", "surrogatepass")
         joined = self._before + encoded
@@ -47,9 +63,8 @@ class RedactedStream:
     def text(self, message: str, redactor: Redactor) -> str:
         """Return the redacted message, or the same object if nothing is redacted."""
         encoded = message.encode(errors="surrogatepass")
-        joined = self._before + encoded
         overlapping = self._over(encoded, redactor)
-        self._before = joined[-HELD_BYTES:]
+        self._append(encoded)
         if not overlapping:
             return cleaned_text(message, redactor)
         return replaced(
@@ -63,17 +78,24 @@ class RedactedStream:
             return clean
         inner = clean[1:-1]
         overlapping = merged(self._over(inner, redactor))
-        self._before = (self._before + encoded[1:-1])[-HELD_BYTES:]
+        self._append(encoded[1:-1])
         return b'"%s"' % replaced(inner, overlapping) if overlapping else clean
+
+    def _append(self, encoded: bytes) -> None:
+        self._before = (self._before + encoded)[-HELD_BYTES:]
+        if self._sent is not None:
+            self._sent = (self._sent + encoded)[-HELD_BYTES:]
+            if self._sent == self._before:
+                self._sent = None
 
     def _over(self, text: bytes, redactor: Redactor) -> list[SecretSpan]:
         """Return the ends of secrets that began in an earlier message."""
-        if not self._before:
-            return []
-        before = len(self._before)
         spans: list[SecretSpan] = []
-        for span in redactor.values(self._before + text):
-            is_long = span.end - span.start >= MIN_SPLIT
-            if is_long and span.start < before < span.end:
-                spans.append(SecretSpan(0, span.end - before, span.name))
+        for before in {self._before, self._before if self._sent is None else self._sent}:
+            if not before:
+                continue
+            for span in redactor.values(before + text):
+                is_long = span.end - span.start >= MIN_SPLIT
+                if is_long and span.start < len(before) < span.end:
+                    spans.append(SecretSpan(0, span.end - len(before), span.name))
         return spans

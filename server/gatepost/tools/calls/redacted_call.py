@@ -246,22 +246,31 @@ class RedactedCall(msgspec.Struct, eq=False):
         """Return whether the client asked for log messages of this level."""
         return self.call.client.wants_log(level)
 
+    def admits_log(self, data: Any) -> bool:
+        """Return whether the rate limit has room for a log message."""
+        if self.call.client.admits_log(data):
+            return True
+        if type(data) is str:
+            self._log_stream().drop(data)
+        return False
+
+    def _log_stream(self) -> RedactedStream:
+        if self.logged is None:
+            self.logged = RedactedStream()
+        return self.logged
+
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send a log message without secrets."""
         if not isinstance(logger, str | None):
             raise TypeError("the logger of a log message is text")  # other types are not searched
-        if not self.wants_log(level):
-            return
-        if self.logged is None:
-            self.logged = RedactedStream()
-        if type(data) is not str or not self.logged.passes(data, self.now()):
+        logged = self._log_stream()
+        if type(data) is not str or not logged.passes(data, self.now()):
             # What has no valid JSON fails the tool here, before it is sent.
             encoded = _encode(data, enc_hook=_type_name)
             if not is_plain(data):
                 encoded = checked_json(encoded)
-                data = Raw(encoded)
-            clean = await self._search(encoded, self.logged.document, encoded)
-            data = data if clean is encoded else Raw(clean)
+            clean = await self._search(encoded, logged.document, encoded)
+            data = Raw(clean)
         if logger is not None:
             logger = self.now().clean(logger)
         await self.call.client.log(level, data, logger)

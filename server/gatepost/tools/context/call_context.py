@@ -1,5 +1,6 @@
 """The context of a call with the services of its tool, and the outcome that the tool answers."""
 
+import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar, Unpack
 
@@ -242,7 +243,16 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         """
         if level not in LEVELS:
             raise ValueError(f"{level!r} is no level; there are {', '.join(LEVELS)}")
-        await self.client.log(level, data, logger)
+        if not isinstance(logger, str | None):
+            raise TypeError("the logger of a log message is text")  # other types are not searched
+        client = self.client
+        if not client.wants_log(level):
+            return
+        # Decided first: a message that is dropped need not be searched for secrets.
+        if client.admits_log(data):
+            await client.log(level, data, logger)
+        else:
+            await asyncio.sleep(0)  # a loop that logs a million rows must let other tasks run
 
     def can(self, ability: Ability) -> bool:
         """Return whether the client has this capability."""

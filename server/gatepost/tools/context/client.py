@@ -169,8 +169,15 @@ class Client(Protocol):
     def wants_log(self, level: LoggingLevel) -> bool:
         """Return whether the client asked for log messages of this level."""
 
+    def admits_log(self, data: Any) -> bool:
+        """
+        Return whether the rate limit has room for a log message, which it then takes.
+
+        It is asked once about each message that the client wants, before it is sent.
+        """
+
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
-        """Send a log message, if the client asked for its level."""
+        """Send a log message that was admitted, if the client asked for its level."""
 
     @property
     def previous_state(self) -> bytes:
@@ -238,6 +245,10 @@ class SilentClient:
         """Drop the progress."""
 
     def wants_log(self, level: LoggingLevel) -> bool:
+        """Return False: there are no messages."""
+        return False
+
+    def admits_log(self, data: Any) -> bool:
         """Return False: there are no messages."""
         return False
 
