@@ -10,9 +10,10 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import msgspec
 from pydantic_core import to_json
 
+from gatepost.documents.json_shape import decoded
 from gatepost.tools.authoring.dependency import injected
 from gatepost.tools.authoring.function import OfferOptions, awaited, common_members, description_of
-from gatepost.tools.authoring.plain_json import plain_blocks, plain_value
+from gatepost.tools.authoring.plain_json import plain_blocks
 from gatepost.tools.authoring.prompt import Suggest, completer
 from gatepost.tools.authoring.results import labelled
 from gatepost.tools.authoring.schema import texts_of
@@ -31,6 +32,8 @@ from gatepost.tools.offers.offer_kinds import Lister, ResourceOffer, Template, i
 from gatepost.tools.offers.uri_template import UriTemplate, is_uri
 
 log = logging.getLogger(__name__)
+
+_encode = msgspec.json.encode
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -213,16 +216,33 @@ def _lister(owner: Template, check: CheckValues, function: Callable[..., Any]) -
 
     async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
         blocks: list[Mapping[str, Any]] = []
-        left_out = 0
-        for number, entry in enumerate(islice(await work(ctx), MAX_ENTRIES), 1):
-            if (uri := _readable_uri(owner, check, entry)) is None:
-                left_out += 1
-            else:
-                blocks.append(plain_value(_resource_form(owner, entry, uri)))
-            if number % ENTRIES_IN_A_ROW == 0:
+        left_out = unencodable = 0
+        entries = islice(await work(ctx), MAX_ENTRIES)
+        while row := [*islice(entries, ENTRIES_IN_A_ROW)]:
+            uris = [_readable_uri(owner, check, entry) for entry in row]
+            forms = [
+                _resource_form(owner, entry, uri)
+                for entry, uri in zip(row, uris, strict=True)
+                if uri is not None
+            ]
+            encodable = _encodable(forms)
+            left_out += len(row) - len(forms)
+            unencodable += len(forms) - len(encodable)
+            blocks += encodable
+            if len(row) == ENTRIES_IN_A_ROW:
                 await asyncio.sleep(0)
         if left_out:
             log.debug("entries_left_out", extra={"template": owner.key, "count": left_out})
+        if unencodable:
+            log.warning(
+                "list_incomplete",
+                extra={
+                    "request_id": ctx.request_id,
+                    "offer": owner.key,
+                    "reason": "unencodable",
+                    "count": unencodable,
+                },
+            )
         return Outcome(tuple(blocks))
 
     return Lister(
@@ -242,6 +262,19 @@ def _readable_uri(owner: Template, check: CheckValues, entry: ListedResource) ->
         # One invalid file name must not make the whole list fail.
         return None
     return uri
+
+
+def _encodable(forms: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the entries that have JSON, which nearly always are all, in Python's own types."""
+    entries: list[Mapping[str, Any]]
+    try:
+        entries = decoded(_encode(forms))
+    except (TypeError, ValueError, RecursionError):
+        # Half a character in one description must not make the whole list fail.
+        if len(forms) == 1:
+            return []
+        entries = [entry for form in forms for entry in _encodable([form])]
+    return entries
 
 
 def _resource_form(owner: Template, entry: ListedResource, uri: str) -> Mapping[str, Any]:
