@@ -2,12 +2,15 @@
 
 from math import isfinite
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from gatepost import decoded_within
-from gatepost.documents.json_shape import may_overflow
+from gatepost.documents.json_shape import NESTING, holds_many, is_deep, may_overflow, too_deep
+from tests.support.measuring import count_lines
 
 
 @given(
@@ -36,3 +39,13 @@ def test_json_of_another_process_has_as_many_values_as_allowed() -> None:
     for too_much in (b"[" + b"[]," * 40_000 + b"1]", b"[" + b"1" * 100_000 + b"]"):
         with pytest.raises(ValueError, match="more than"):
             decoded_within(too_much, 40_000)
+
+
+def test_the_brackets_of_rows_are_counted_once() -> None:
+    """Only a body with a long text is counted again, without that text."""
+    rows = msgspec.json.encode({"rows": [{"id": number, "tags": []} for number in range(500)]})
+    body = b'{"params":{"arguments":%b}}' % rows
+    once = count_lines(lambda: holds_many(body, NESTING) and too_deep(body))
+
+    assert not is_deep(body, Raw(rows))
+    assert count_lines(lambda: is_deep(body, Raw(rows))) < 1.5 * once

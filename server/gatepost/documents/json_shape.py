@@ -196,9 +196,10 @@ def is_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
     if at >= 0:
         # What is left out may stand at another place as well, so this shows only their number.
         without_long_texts = without_texts(inner)
-        fewer = b"".join((body[:at], without_long_texts, body[at + len(inner) :]))
-        if not holds_many(fewer, NESTING):
-            return False
+        if len(without_long_texts) < len(inner):
+            fewer = b"".join((body[:at], without_long_texts, body[at + len(inner) :]))
+            if not holds_many(fewer, NESTING):
+                return False
     return too_deep(body)
 
 
