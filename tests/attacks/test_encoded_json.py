@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from gatepost import CallContext, Pack
+from gatepost import CallContext, Outcome, Pack
 from gatepost.tools.authoring.prompt import Message
 from gatepost.tools.authoring.resource import Contents
 from gatepost.tools.context.client import InputRequest, ProtocolError
@@ -171,6 +171,22 @@ async def test_a_model_with_the_constants_of_python_is_a_failed_call() -> None:
     assert result["structuredContent"] == {"value": 1.5}
     assert_failed(await client.call("number"))
     assert_failed(await client.call("number"))
+
+
+async def test_a_deeply_nested_block_without_encoded_json_is_sent() -> None:
+    """The check of blocks has no limit of its own."""
+    pack = Pack("odd")
+
+    @pack.tool()
+    async def deep(ctx: CallContext) -> Outcome:
+        """Return a block of 500 levels."""
+        value: Any = 1
+        for _ in range(500):
+            value = [value]
+        return Outcome(({"type": "text", "text": "x", "_meta": {"m": value}},))
+
+    response = await EndpointClient(pack.tools.values()).call("deep")
+    assert response.json["result"]["isError"] is False
 
 
 class Markup(str):

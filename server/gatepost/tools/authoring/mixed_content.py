@@ -11,7 +11,7 @@ import msgspec
 from pydantic_core import to_jsonable_python
 
 from gatepost.execution.failure import ToolFailure
-from gatepost.tools.authoring.plain_json import plain_blocks
+from gatepost.tools.authoring.encoded_json import checked_blocks
 from gatepost.tools.context.content import Audio, Contents, File, Image, block_of
 
 CONTENT_TYPES = (Image, Audio, File, Contents, bytes)
@@ -61,7 +61,7 @@ def blocks(value: Any) -> tuple[Mapping[str, Any], ...]:
     if size > MAX_BYTES:
         message = f"The answer has {size} bytes of content, which is more than {MAX_BYTES}."
         raise ToolFailure("internal", f"{message} Look at what the call did before you repeat it.")
-    return plain_blocks(_blocks(several))
+    return checked_blocks(_blocks(several))
 
 
 def encoded(value: Any) -> bytes:

@@ -6,8 +6,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from gatepost.tools.authoring.dependency import injected
+from gatepost.tools.authoring.encoded_json import checked_blocks
 from gatepost.tools.authoring.function import OfferOptions, awaited, common_members, description_of
-from gatepost.tools.authoring.plain_json import plain_blocks
 from gatepost.tools.authoring.schema import texts_of
 from gatepost.tools.context.content import Message
 from gatepost.tools.offers.offer import CallContext, Outcome, ToolFailure
@@ -177,4 +177,4 @@ def messages(value: Any) -> tuple[Mapping[str, Any], ...]:
     several = value if isinstance(value, list | tuple) else [value]
     if not several or not all(isinstance(message, Message) for message in several):
         raise TypeError("a prompt answers a text, or one Message or several")
-    return plain_blocks(message.protocol_form() for message in several)
+    return checked_blocks(message.protocol_form() for message in several)

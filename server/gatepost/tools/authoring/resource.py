@@ -12,8 +12,8 @@ from pydantic_core import to_json
 
 from gatepost.documents.json_shape import decoded
 from gatepost.tools.authoring.dependency import injected
+from gatepost.tools.authoring.encoded_json import checked_blocks
 from gatepost.tools.authoring.function import OfferOptions, awaited, common_members, description_of
-from gatepost.tools.authoring.plain_json import plain_blocks
 from gatepost.tools.authoring.prompt import Suggest, completer
 from gatepost.tools.authoring.results import labelled
 from gatepost.tools.authoring.schema import texts_of
@@ -192,7 +192,7 @@ def contents(value: Any, uri: str, mime_type: str | None) -> tuple[Mapping[str, 
         value = Contents(value.body, value.mime_type)
     several = value if isinstance(value, list | tuple) and value else [value]
     if all(isinstance(item, Contents) for item in several):
-        return plain_blocks(content.protocol_form(uri, mime_type) for content in several)
+        return checked_blocks(content.protocol_form(uri, mime_type) for content in several)
     if isinstance(value, str | bytes):
         return (Contents(value).protocol_form(uri, mime_type),)
     return (Contents(to_json(value).decode()).protocol_form(uri, mime_type or "application/json"),)

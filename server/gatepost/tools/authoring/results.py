@@ -11,9 +11,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, is_typeddict
 
 from gatepost.documents.json_shape import decoded
+from gatepost.tools.authoring.encoded_json import (
+    checked_json,
+    checked_value,
+    finite_json,
+    holds_encoded,
+)
 from gatepost.tools.authoring.function import awaited
 from gatepost.tools.authoring.mixed_content import blocks, encoded, holds_content, is_content
-from gatepost.tools.authoring.plain_json import checked_json, finite_json, is_plain
 from gatepost.tools.authoring.schema import Plain, simplify
 from gatepost.tools.offers.offer import CallContext, Invoke, Outcome, ToolFailure
 from gatepost.tools.schemas.raw_schema import validator_of
@@ -228,16 +233,13 @@ def _outcome(value: Any) -> Outcome:
     if not isinstance(value, Outcome):
         raise TypeError(f"the tool is declared to answer an Outcome, not {type(value).__name__}")
     outcome: Outcome = value
-    if not all(map(is_plain, outcome.content)):
+    if holds_encoded(outcome.content):
         # Redaction and the protocol read the JSON that is sent.
-        outcome = replace(outcome, content=tuple(decoded(_encode(outcome.content))))
+        outcome = replace(outcome, content=tuple(checked_value(outcome.content)))
     if outcome.structured is msgspec.UNSET:
         return outcome
     # It is sent unchanged, so it must be valid JSON on one line.
-    if isinstance(outcome.structured, msgspec.Raw):
-        encoded = _encode(decoded(outcome.structured))
-    else:
-        encoded = checked_json(_encode(outcome.structured))
+    encoded = checked_json(outcome.structured)
     return replace(outcome, structured=msgspec.Raw(encoded))
 
 
@@ -270,7 +272,7 @@ def _struct_answer(hint: type[msgspec.Struct]) -> ToOutcome:
     decode = msgspec.json.Decoder(hint).decode
 
     def answer(value: Any) -> Outcome:
-        encoded = checked_json(_encode(value))
+        encoded = checked_json(value)
         try:
             # A Struct does not check the types of its members.
             fits = isinstance(value, hint) and decode(encoded) is not None

@@ -21,7 +21,7 @@ from gatepost.redaction.redactor import (
 )
 from gatepost.redaction.stream import RedactedStream
 from gatepost.secrets.names import REFERENCE_PREFIX
-from gatepost.tools.authoring.plain_json import checked_json, is_plain, plain_value
+from gatepost.tools.authoring.encoded_json import checked_value
 from gatepost.tools.calls.redaction import (
     ONLY_TOKENS,
     Redaction,
@@ -200,7 +200,7 @@ class RedactedCall(msgspec.Struct, eq=False):
     def protocol_error(self, error: ProtocolError) -> ProtocolError:
         """Return a tool's protocol error without secrets; raises UNENCODABLE if it has no JSON."""
         redactor = self.now()
-        message, data = cleaned_text(str(error.message), redactor), plain_value(error.data)
+        message, data = cleaned_text(str(error.message), redactor), checked_value(error.data)
         clean = None if data is None else searched_and_cleaned(_encode(data), redactor)
         data = data if clean is None else _decode(clean)
         if message == error.message and data is error.data:
@@ -266,9 +266,8 @@ class RedactedCall(msgspec.Struct, eq=False):
         logged = self._log_stream()
         if type(data) is not str or not logged.passes(data, self.now()):
             # What has no valid JSON fails the tool here, before it is sent.
+            data = checked_value(data, enc_hook=_type_name)
             encoded = _encode(data, enc_hook=_type_name)
-            if not is_plain(data):
-                encoded = checked_json(encoded)
             clean = await self._search(encoded, logged.document, encoded)
             data = Raw(clean)
         if logger is not None:
@@ -292,7 +291,7 @@ class RedactedCall(msgspec.Struct, eq=False):
         clean = {}
         for key, request in requests.items():
             # What has no valid JSON fails the tool here, before it is sent.
-            sent = InputRequest(request.method, plain_value(request.params))
+            sent = InputRequest(request.method, checked_value(request.params))
             clean[key] = await self._search(_encode(sent.params), request_without, sent)
         with self._suspended():
             return await self.call.client.request(clean, state=state)
