@@ -1,6 +1,7 @@
 """The failures of a tool."""
 
-from typing import Literal
+from types import NoneType
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,6 +22,8 @@ FailureLimit = Literal["caller", "tenant", "tool", "server", "hold", "caller_aud
 AUDIT_LIMITS = frozenset({"caller_audit", "tenant_audit"})
 """The quotas of audit records; their refusals must create almost no records themselves."""
 
+_MEMBER_TYPES: tuple[Any, ...] = (str, (str, NoneType), (str, NoneType), (int, float, NoneType))
+
 
 class Failure(msgspec.Struct, frozen=True):
     """
@@ -37,10 +40,9 @@ class Failure(msgspec.Struct, frozen=True):
     limit: FailureLimit | None = None
 
     def __post_init__(self) -> None:
-        if not all(isinstance(name, str | None) for name in (self.kind, self.field, self.limit)):
-            raise TypeError("the kind, field and limit of a failure are texts")
-        if not isinstance(self.retry_after, int | float | None):
-            raise TypeError("retry_after is a number of seconds")
+        members = (self.kind, self.field, self.limit, self.retry_after)
+        if not all(map(isinstance, members, _MEMBER_TYPES)):
+            raise TypeError("kind, field and limit of a failure are texts, retry_after is a number")
 
 
 class ToolFailure(Exception):
