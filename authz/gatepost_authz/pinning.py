@@ -13,6 +13,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from functools import partial
 from ipaddress import ip_address
 from itertools import zip_longest
 
@@ -21,6 +22,7 @@ import httpx2
 
 from gatepost_authz.address_policy import AddressPolicy, IssuerAddressPolicy
 from gatepost_authz.addresses import USUAL_PORTS, is_loopback_host, is_public, literal
+from gatepost_authz.connection_pool import HttpConnectionPool
 from gatepost_authz.response_head import MeasuredConnection, awaited
 from gatepost_authz.tcp_stream import connect_tcp
 from gatepost_authz.tunnel import Tunnel
@@ -36,7 +38,7 @@ that may have had effects fails if it meets the end of its connection.
 LOOKUPS = 64
 """The default number of concurrent lookups."""
 
-CLOSED = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError)
+CLOSED = (httpcore2.ReadError, httpcore2.WriteError, httpcore2.RemoteProtocolError)
 """Errors of a connection that the server has closed, instead of an answer."""
 NOT_CONNECTED = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.ProxyError)
 """The errors after which the next address of a name is tried."""
@@ -213,32 +215,38 @@ class PinningTransport(httpx2.AsyncBaseTransport):
         self._address_policy = address_policy or IssuerAddressPolicy()
         resolves_at_proxy = self._address_policy.proxy_resolves
         limits = limits or httpx2.Limits(max_connections=20, max_keepalive_connections=5)
-        self._direct = httpcore2.AsyncConnectionPool(
-            ssl_context=tls,
-            max_connections=limits.max_connections,
-            max_keepalive_connections=limits.max_keepalive_connections,
-            keepalive_expiry=limits.keepalive_expiry,
-            network_backend=PinnedBackend(
-                self._address_policy,
-                resolver=resolver or SystemResolver(),
-                tunnel=Tunnel(proxy, tls) if proxy and not resolves_at_proxy else None,
-            ),
+        backend = PinnedBackend(
+            self._address_policy,
+            resolver=resolver or SystemResolver(),
+            tunnel=Tunnel(proxy, tls) if proxy and not resolves_at_proxy else None,
         )
-        self._proxied: httpcore2.AsyncHTTPProxy | None = None
+        factory = httpcore2.AsyncConnectionPool(ssl_context=tls, network_backend=backend)
+        self._direct = HttpConnectionPool(factory.create_connection, limits)
+        self._proxied: HttpConnectionPool | None = None
         if proxy and resolves_at_proxy:
             proxy_settings = httpx2.Proxy(proxy)
-            self._proxied = httpcore2.AsyncHTTPProxy(
+            factory = httpcore2.AsyncHTTPProxy(
                 str(proxy_settings.url),
                 proxy_auth=proxy_settings.raw_auth,
                 ssl_context=tls,
                 proxy_ssl_context=tls if proxy_settings.url.scheme == "https" else None,
-                max_connections=limits.max_connections,
-                max_keepalive_connections=limits.max_keepalive_connections,
-                keepalive_expiry=limits.keepalive_expiry,
             )
+            self._proxied = HttpConnectionPool(factory.create_connection, limits)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; AddressRefused, UnsupportedProtocol, or another httpx2 error."""
+        return await self._send(request, may_repeat=False)
+
+    async def send_repeatable(self, request: httpx2.Request) -> httpx2.Response:
+        """
+        Send a request that changes nothing; again if its kept connection has ended meanwhile.
+
+        A server may close a kept connection while a request is on its way. The request may then be
+        repeated (RFC 9112 section 9.3.1), but not one whose own new connection has failed.
+        """
+        return await self._send(request, may_repeat=True)
+
+    async def _send(self, request: httpx2.Request, *, may_repeat: bool) -> httpx2.Response:
         url = request.url
         host = url.host
         text = str(url.copy_with(fragment=None) if url.fragment else url)
@@ -249,6 +257,7 @@ class PinningTransport(httpx2.AsyncBaseTransport):
         if spelt is not None and not self._address_policy.reachable(host, port, spelt):
             raise AddressRefused("address not allowed", request=request)
         pool = self._direct if self._proxied is None or is_loopback_host(host) else self._proxied
+        origin = (url.raw_scheme, url.raw_host, port)
         core_request = httpcore2.Request(
             method=request.method,
             url=httpcore2.URL(
@@ -258,44 +267,37 @@ class PinningTransport(httpx2.AsyncBaseTransport):
             content=request.stream,
             extensions=request.extensions,
         )
+        timeout_s = request.extensions.get("timeout", {}).get("pool")
         try:
-            with awaited():
-                answer = await pool.handle_async_request(core_request)
+            while True:
+                connection = await pool.acquire(origin, timeout_s)
+                is_kept = connection.is_idle()
+                answer = None
+                try:
+                    with awaited():
+                        answer = await connection.handle_async_request(core_request)
+                except CLOSED:
+                    if not (may_repeat and is_kept):
+                        raise
+                    may_repeat = False
+                finally:
+                    if answer is None:
+                        pool.release(connection)
+                if answer is not None:
+                    break
         except CORE_ERRORS as error:
             raise translated(error) from error
         return httpx2.Response(
             status_code=answer.status,
             headers=answer.headers,
-            stream=ResponseBody(answer.stream),
+            stream=ResponseBody(answer.stream, partial(pool.release, connection)),
             extensions=answer.extensions,
         )
-
-    async def send_repeatable(self, request: httpx2.Request) -> httpx2.Response:
-        """
-        Send a request that changes nothing; again if its kept connection has ended meanwhile.
-
-        A server may close a kept connection while a request is on its way. The request may then be
-        repeated (RFC 9112 section 9.3.1), but not one whose own new connection has failed.
-        """
-        opened: list[str] = []
-
-        async def note(step: str, _: object) -> None:
-            if step == "connection.connect_tcp.started":
-                opened.append(step)
-
-        request.extensions["trace"] = note
-        try:
-            return await self.handle_async_request(request)
-        except CLOSED:
-            if opened:
-                raise
-            return await self.handle_async_request(request)
 
     @property
     def open_connections(self) -> int:
         """Return the number of connections, idle ones included."""
-        proxied = 0 if self._proxied is None else len(self._proxied.connections)
-        return len(self._direct.connections) + proxied
+        return len(self._direct) + (0 if self._proxied is None else len(self._proxied))
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -305,10 +307,15 @@ class PinningTransport(httpx2.AsyncBaseTransport):
 
 
 class ResponseBody(httpx2.AsyncByteStream):
-    """The body of a response; raises the errors of httpx2."""
+    """
+    The body of a response; raises the errors of httpx2.
 
-    def __init__(self, stream: object) -> None:
-        self._stream = stream
+    *release* gives the connection back, after which another request may use it.
+    """
+
+    def __init__(self, stream: object, release: Callable[[], None]) -> None:
+        self._stream, self._release = stream, release
+        self._is_closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
@@ -320,9 +327,14 @@ class ResponseBody(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Release the connection, or close it if the body was not read completely."""
-        close = getattr(self._stream, "aclose", None)
-        if close is not None:
-            await close()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if hasattr(self._stream, "aclose"):
+                await self._stream.aclose()
+        finally:
+            self._release()
 
 
 TRANSLATED_ERRORS: Mapping[type[Exception], type[httpx2.TransportError]] = {
