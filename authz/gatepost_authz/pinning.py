@@ -5,12 +5,9 @@ import socket
 import ssl
 import threading
 from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
-    Mapping,
     Sequence,
 )
 from functools import partial
@@ -23,6 +20,7 @@ import httpx2
 from gatepost_authz.address_policy import AddressPolicy, IssuerAddressPolicy
 from gatepost_authz.addresses import USUAL_PORTS, is_loopback_host, is_public, literal
 from gatepost_authz.connection_pool import HttpConnectionPool
+from gatepost_authz.pinned_response import CORE_ERRORS, PinnedResponse, ResponseBody, translated
 from gatepost_authz.response_head import MeasuredConnection, awaited
 from gatepost_authz.tcp_stream import connect_tcp
 from gatepost_authz.tunnel import Tunnel
@@ -235,38 +233,49 @@ class PinningTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; AddressRefused, UnsupportedProtocol, or another httpx2 error."""
-        return await self._send(request, may_repeat=False)
+        return await self._httpx2_response(request, may_repeat=False)
 
     async def send_repeatable(self, request: httpx2.Request) -> httpx2.Response:
-        """
-        Send a request that changes nothing; again if its kept connection has ended meanwhile.
+        """Send a request that changes nothing; again if its kept connection has ended meanwhile."""
+        return await self._httpx2_response(request, may_repeat=True)
 
-        A server may close a kept connection while a request is on its way. The request may then be
-        repeated (RFC 9112 section 9.3.1), but not one whose own new connection has failed.
-        """
-        return await self._send(request, may_repeat=True)
-
-    async def _send(self, request: httpx2.Request, *, may_repeat: bool) -> httpx2.Response:
-        url = request.url
-        host = url.host
-        text = str(url.copy_with(fragment=None) if url.fragment else url)
-        if self._address_policy.problem(text):
-            raise httpx2.UnsupportedProtocol("URL not allowed", request=request)
-        spelt = literal(host)
-        port = url.port or USUAL_PORTS[url.scheme]
-        if spelt is not None and not self._address_policy.reachable(host, port, spelt):
-            raise AddressRefused("address not allowed", request=request)
-        pool = self._direct if self._proxied is None or is_loopback_host(host) else self._proxied
-        origin = (url.raw_scheme, url.raw_host, port)
+    async def _httpx2_response(
+        self, request: httpx2.Request, *, may_repeat: bool
+    ) -> httpx2.Response:
         core_request = httpcore2.Request(
-            method=request.method,
-            url=httpcore2.URL(
-                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
-            ),
+            request.method,
+            core_url(request.url),
             headers=request.headers.raw,
             content=request.stream,
             extensions=request.extensions,
         )
+        answer = await self.send(core_request, request.url, may_repeat=may_repeat)
+        return httpx2.Response(
+            answer.status,
+            headers=answer.raw_headers,
+            stream=answer.body,
+            extensions=answer.extensions,
+        )
+
+    async def send(
+        self, request: httpcore2.Request, url: httpx2.URL, *, may_repeat: bool = False
+    ) -> PinnedResponse:
+        """
+        Send one request to *url*; AddressRefused, UnsupportedProtocol, or another httpx2 error.
+
+        A server may close a kept connection while a request is on its way. A request that changes
+        nothing *may_repeat* then (RFC 9112 section 9.3.1), but not if its own new connection fails.
+        """
+        host = url.host
+        text = str(url.copy_with(fragment=None) if url.fragment else url)
+        if self._address_policy.problem(text):
+            raise httpx2.UnsupportedProtocol("URL not allowed")
+        spelt = literal(host)
+        port = url.port or USUAL_PORTS[url.scheme]
+        if spelt is not None and not self._address_policy.reachable(host, port, spelt):
+            raise AddressRefused("address not allowed")
+        pool = self._direct if self._proxied is None or is_loopback_host(host) else self._proxied
+        origin = (request.url.scheme, request.url.host, port)
         timeout_s = request.extensions.get("timeout", {}).get("pool")
         try:
             while True:
@@ -275,7 +284,7 @@ class PinningTransport(httpx2.AsyncBaseTransport):
                 answer = None
                 try:
                     with awaited():
-                        answer = await connection.handle_async_request(core_request)
+                        answer = await connection.handle_async_request(request)
                 except CLOSED:
                     if not (may_repeat and is_kept):
                         raise
@@ -284,15 +293,10 @@ class PinningTransport(httpx2.AsyncBaseTransport):
                     if answer is None:
                         pool.release(connection)
                 if answer is not None:
-                    break
+                    body = ResponseBody(answer.stream, partial(pool.release, connection))
+                    return PinnedResponse(answer, body)
         except CORE_ERRORS as error:
             raise translated(error) from error
-        return httpx2.Response(
-            status_code=answer.status,
-            headers=answer.headers,
-            stream=ResponseBody(answer.stream, partial(pool.release, connection)),
-            extensions=answer.extensions,
-        )
 
     @property
     def open_connections(self) -> int:
@@ -306,57 +310,8 @@ class PinningTransport(httpx2.AsyncBaseTransport):
             await self._proxied.aclose()
 
 
-class ResponseBody(httpx2.AsyncByteStream):
-    """
-    The body of a response; raises the errors of httpx2.
-
-    *release* gives the connection back, after which another request may use it.
-    """
-
-    def __init__(self, stream: object, release: Callable[[], None]) -> None:
-        self._stream, self._release = stream, release
-        self._is_closed = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            if isinstance(self._stream, AsyncIterable):
-                async for part in self._stream:
-                    yield part
-        except CORE_ERRORS as error:
-            raise translated(error) from error
-
-    async def aclose(self) -> None:
-        """Release the connection, or close it if the body was not read completely."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            if hasattr(self._stream, "aclose"):
-                await self._stream.aclose()
-        finally:
-            self._release()
-
-
-TRANSLATED_ERRORS: Mapping[type[Exception], type[httpx2.TransportError]] = {
-    httpcore2.TimeoutException: httpx2.TimeoutException,
-    httpcore2.ConnectTimeout: httpx2.ConnectTimeout,
-    httpcore2.ReadTimeout: httpx2.ReadTimeout,
-    httpcore2.WriteTimeout: httpx2.WriteTimeout,
-    httpcore2.PoolTimeout: httpx2.PoolTimeout,
-    httpcore2.NetworkError: httpx2.NetworkError,
-    httpcore2.ConnectError: httpx2.ConnectError,
-    httpcore2.ReadError: httpx2.ReadError,
-    httpcore2.WriteError: httpx2.WriteError,
-    httpcore2.ProtocolError: httpx2.ProtocolError,
-    httpcore2.LocalProtocolError: httpx2.LocalProtocolError,
-    httpcore2.RemoteProtocolError: httpx2.RemoteProtocolError,
-    httpcore2.ProxyError: httpx2.ProxyError,
-    httpcore2.UnsupportedProtocol: httpx2.UnsupportedProtocol,
-}
-CORE_ERRORS = tuple(TRANSLATED_ERRORS)
-
-
-def translated(error: Exception) -> httpx2.TransportError:
-    """Return the httpx2 error for an httpcore2 error."""
-    kinds = (TRANSLATED_ERRORS.get(kind) for kind in type(error).__mro__)
-    return next(kind for kind in kinds if kind is not None)(str(error))
+def core_url(url: httpx2.URL) -> httpcore2.URL:
+    """Return *url* as connections read it."""
+    return httpcore2.URL(
+        scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+    )

@@ -15,14 +15,13 @@ from gatepost_authz.address_policy import IssuerAddressPolicy
 from gatepost_authz.addresses import networks_of
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher, FetchError
+from gatepost_authz.pinned_response import CORE_ERRORS, translated
 from gatepost_authz.pinning import (
-    CORE_ERRORS,
     LOOKUPS,
     AddressRefused,
     PinningTransport,
     SystemResolver,
     alternated,
-    translated,
 )
 from tests.support.issuers import AsgiServer, Receive, Scope, Send, respond
 from tests.support.proxies import CertificateAuthority

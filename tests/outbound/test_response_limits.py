@@ -176,3 +176,19 @@ async def test_headers_come_by_lower_case_names(
     reply = await get(outbound_client)
 
     assert (reply.status, reply.headers["x-one"], reply.body) == (404, "1, 2", b"")
+
+
+async def test_a_header_in_another_encoding_than_utf_8_is_read(
+    outbound_client: OutboundClient, internet: Internet
+) -> None:
+    """Each value by itself; ISO-8859-1, in which every byte is a character, is the older one."""
+
+    async def page(seen: ReceivedRequest, send: Send) -> None:
+        headers = [(b"x-new", "é".encode()), (b"x-old", b"\xe9"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    internet.site.pages["/"] = page
+    reply = await get(outbound_client)
+
+    assert (reply.headers["x-new"], reply.headers["x-old"]) == ("é", "é")

@@ -36,6 +36,7 @@ from gatepost.tools.context.interfaces import OutboundReply, Sending
 from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.addresses import BAD_PORTS, authority_problem, literal, parted
 from gatepost_authz.config import Network
+from gatepost_authz.pinned_response import PinnedResponse
 from gatepost_authz.pinning import (
     KEPT_S,
     PinningTransport,
@@ -206,20 +207,20 @@ class Sender:
     @asynccontextmanager
     async def answered(
         self, outbound: OutboundRequest, timeout_s: float
-    ) -> AsyncIterator[httpx2.Response]:
+    ) -> AsyncIterator[PinnedResponse]:
         """Send a checked request, and yield its answer, whose body is not read yet."""
         secure = outbound.where.scheme == "https"
         key = PoolKey(self._tenant, secure, self._upstream)
         async with self._lines.transport_for(key) as transport:
-            request = outbound.request(self._fields(outbound.url), timeout_s)
-            if outbound.method in SAFE_METHODS:
-                answer = await transport.send_repeatable(request)
-            else:
-                answer = await transport.handle_async_request(request)
+            answer = await transport.send(
+                outbound.request(self._fields(outbound.url), timeout_s),
+                outbound.where,
+                may_repeat=outbound.method in SAFE_METHODS,
+            )
             try:
                 yield answer
             finally:
-                await answer.aclose()
+                await answer.body.aclose()
 
     async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
         """Return the addresses of *host* for a program that connects by itself."""
@@ -237,7 +238,7 @@ class Sender:
     ) -> OutboundReply | OutboundRequest:
         """Send one request; return the answer, or the next request of a redirect."""
         async with self.answered(outbound, timeout_s) as answer:
-            if follows and answer.status_code in STATUSES:
+            if follows and answer.status in STATUSES:
                 redirected = following(outbound, answer, self._address_policy)
                 if redirected is not None:
                     self._judge(redirected)

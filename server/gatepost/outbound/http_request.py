@@ -6,11 +6,13 @@ from functools import lru_cache
 from typing import Any, Unpack
 from urllib.parse import quote
 
+import httpcore2
 import httpx2
 import msgspec
 
 from gatepost.outbound.transport_errors import refused_url, unsent
 from gatepost.tools.context.interfaces import Sending, Upload
+from gatepost_authz.pinning import core_url
 
 URL_CHARACTERS = 8_192
 HEADERS = 64
@@ -68,23 +70,27 @@ class OutboundRequest(msgspec.Struct, frozen=True):
         """Return the parts of the URL."""
         return self.parsed or httpx2.URL(self.url)
 
-    def request(self, own_headers: Mapping[str, str], timeout_s: float) -> httpx2.Request:
+    def request(self, own_headers: Mapping[str, str], timeout_s: float) -> httpcore2.Request:
         """Build the transport's request, with the headers *own_headers* of every request."""
-        request = httpx2.Request(
-            self.method,
-            self.where,
-            headers={**own_headers, **self.body_headers, **self.headers},
-            content=self.body or None,
-        )
-        if not self.body and self.method in {"POST", "PUT", "PATCH"}:
-            request.headers["content-length"] = "0"
-        request.extensions["timeout"] = {
+        where = self.where
+        headers = {**own_headers, **self.body_headers, **self.headers}
+        fields = [(b"Host", where.netloc)]
+        fields += [(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()]
+        if self.body or self.method in {"POST", "PUT", "PATCH", "QUERY"}:
+            fields.append((b"Content-Length", b"%d" % len(self.body)))
+        timeout = {
             "connect": min(timeout_s, CONNECT_S),
             "pool": min(timeout_s, POOL_S),
             "read": timeout_s,
             "write": timeout_s,
         }
-        return request
+        return httpcore2.Request(
+            self.method,
+            core_url(where),
+            headers=fields,
+            content=self.body,
+            extensions={"timeout": timeout},
+        )
 
 
 def outbound_request(method: str, url: str, options: Sending) -> OutboundRequest:

@@ -2,12 +2,13 @@
 
 import asyncio
 import zlib
+from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any
-
-import httpx2
 
 from gatepost.execution.failure import ToolFailure
 from gatepost.tools.context.interfaces import OutboundReply
+from gatepost_authz.pinned_response import PinnedResponse
 
 OVERHEAD_BYTES = 1_000_000
 """How many more bytes than *max_bytes* a compressed body may have."""
@@ -61,9 +62,10 @@ class Unpacker:
         return zlib.MAX_WBITS if self._packed[0] & 0x0F == 8 else -zlib.MAX_WBITS
 
 
-async def read(answer: httpx2.Response, *, url: str, host: str, max_bytes: int) -> OutboundReply:
+async def read(answer: PinnedResponse, *, url: str, host: str, max_bytes: int) -> OutboundReply:
     """Read at most *max_bytes* of the body; raises ToolFailure if it cannot be decompressed."""
-    coding = coding_of(answer)
+    headers = answer.headers
+    coding = coding_of(headers)
     if coding is None:
         raise ToolFailure(
             "upstream_unavailable", f"{host} used a content encoding that was not requested."
@@ -72,30 +74,31 @@ async def read(answer: httpx2.Response, *, url: str, host: str, max_bytes: int) 
     body = bytearray()
     received, parts, truncated = 0, 0, False
     try:
-        async for part in answer.aiter_raw():
-            received, parts = received + len(part), parts + 1
-            if parts % PARTS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            body += unpacker.unpack(part, max_bytes + 1 - len(body))
-            longest = received > max_bytes + OVERHEAD_BYTES or parts > MAX_PARTS
-            if len(body) > max_bytes or longest:
-                truncated = True
-                break
+        async with aclosing(aiter(answer.body)) as incoming:
+            async for part in incoming:
+                received, parts = received + len(part), parts + 1
+                if parts % PARTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                body += unpacker.unpack(part, max_bytes + 1 - len(body))
+                longest = received > max_bytes + OVERHEAD_BYTES or parts > MAX_PARTS
+                if len(body) > max_bytes or longest:
+                    truncated = True
+                    break
     except zlib.error:
         raise ToolFailure(
             "upstream_unavailable", f"{host} sent a body that cannot be decompressed."
         ) from None
     return OutboundReply(
-        status=answer.status_code,
-        headers=dict(answer.headers.items()),
+        status=answer.status,
+        headers=headers,
         body=bytes(body[:max_bytes]),
         truncated=truncated or not unpacker.complete,
         url=url,
     )
 
 
-def coding_of(answer: httpx2.Response) -> str | None:
+def coding_of(headers: Mapping[str, str]) -> str | None:
     """Return the content coding of an answer; None if it is none of those that were accepted."""
-    coding = answer.headers.get("content-encoding", "").strip().lower() or "identity"
+    coding = headers.get("content-encoding", "").strip().lower() or "identity"
     coding = coding.removeprefix("x-")
     return coding if coding in {"identity", "gzip", "deflate"} else None

@@ -10,6 +10,7 @@ from gatepost.outbound.http_request import HARMLESS_HEADERS, OutboundRequest, pl
 from gatepost.outbound.transport_errors import refused_url
 from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.addresses import PRINTABLE, USUAL_PORTS
+from gatepost_authz.pinned_response import PinnedResponse
 
 STATUSES = frozenset({301, 302, 303, 307, 308})
 
@@ -20,7 +21,7 @@ def host_and_port(url: httpx2.URL) -> tuple[str, int]:
 
 
 def following(
-    outbound: OutboundRequest, answer: httpx2.Response, address_policy: ToolAddressPolicy
+    outbound: OutboundRequest, answer: PinnedResponse, address_policy: ToolAddressPolicy
 ) -> OutboundRequest | None:
     """
     Return the request that a redirect asks for (RFC 9110 section 15.4); None if not followed.
@@ -30,7 +31,7 @@ def following(
     without secrets are sent to another origin. Raises ToolFailure if the target is not allowed.
     """
     location = answer.headers.get("location", "")
-    if answer.status_code not in STATUSES or not location:
+    if answer.status not in STATUSES or not location:
         return None
     before = httpx2.URL(outbound.url)
     after = _target(outbound.url, location, address_policy)
@@ -42,7 +43,7 @@ def following(
         raise refused_url("a redirect leads from a public server to an internal host")
     moved = (before.scheme, *host_and_port(before)) != (after.scheme, *host_and_port(after))
     headers = {n: v for n, v in outbound.headers.items() if not moved or n in HARMLESS_HEADERS}
-    if _becomes_get(outbound.method, answer.status_code):
+    if _becomes_get(outbound.method, answer.status):
         return OutboundRequest("GET", str(after), headers)
     if moved and outbound.confidential:
         return None

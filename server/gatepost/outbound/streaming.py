@@ -2,9 +2,9 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Unpack, cast
+from typing import Unpack
 
 import httpx2
 
@@ -12,6 +12,7 @@ from gatepost.outbound.http_client import TIMEOUT_S, Sender
 from gatepost.outbound.http_response import PARTS_AT_ONCE, Unpacker, coding_of
 from gatepost.outbound.transport_errors import failure_of
 from gatepost.tools.context.interfaces import Sending
+from gatepost_authz.pinned_response import PinnedResponse
 
 CHUNK_BYTES = 1_000_000
 """Maximum number of bytes that one part of an answer may have after decompression."""
@@ -24,11 +25,11 @@ class AnswerInvalid(Exception):
 class StreamedReply:
     """The status and headers of an answer, and its body while it arrives."""
 
-    def __init__(self, answer: httpx2.Response) -> None:
-        self.status = answer.status_code
-        self.headers: Mapping[str, str] = dict(answer.headers.items())
+    def __init__(self, answer: PinnedResponse) -> None:
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
         """By lower-case names."""
-        self._answer = answer
+        self._body = answer.body
 
     async def parts(self, max_bytes: int | None) -> AsyncIterator[bytes]:
         """
@@ -36,13 +37,13 @@ class StreamedReply:
 
         Without *max_bytes* the stream has no end of its own, and the reader has to bound it.
         """
-        coding = coding_of(self._answer)
+        coding = coding_of(self.headers)
         if coding is None:
             raise AnswerInvalid("used a content encoding that was not requested")
         unpacker = Unpacker(coding)
         remaining_bytes, count = max_bytes, 0
         try:
-            async with aclosing(raw_parts(self._answer)) as received:
+            async with aclosing(aiter(self._body)) as received:
                 async for part in received:
                     count += 1
                     if count % PARTS_AT_ONCE == 0:
@@ -64,7 +65,7 @@ class StreamedReply:
                             yield piece
                             piece = b"" if coding == "identity" else unpacker.unpack(b"", limit)
             # Another request may use the connection while this answer is worked on.
-            await self._answer.aclose()
+            await self._body.aclose()
         except zlib.error:
             raise AnswerInvalid("sent a body that cannot be decompressed") from None
 
@@ -74,16 +75,6 @@ class StreamedReply:
         async for part in self.parts(max_bytes):
             body += part
         return bytes(body)
-
-
-def raw_parts(answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """
-    Return the body as it arrives, without what httpx2 counts and cuts for each part.
-
-    The caller closes the answer.
-    """
-    stream = cast("httpx2.AsyncByteStream", answer.stream)
-    return cast("AsyncGenerator[bytes, None]", aiter(stream))
 
 
 @asynccontextmanager
