@@ -82,8 +82,8 @@ class HttpConnectionPool:
         if len(self._idle) > self._max_idle:
             self._close(self._first_idle())
 
-    async def aclose(self) -> None:
-        """Close every connection, also those in use; requests that wait for one fail."""
+    def close(self) -> None:
+        """Begin to close every connection, also those in use; requests that wait for one fail."""
         while (first := self._first_waiting()) is not None:
             del self._waiting[first]
             first.set_exception(httpcore2.ConnectError("the connections were closed"))
@@ -91,6 +91,10 @@ class HttpConnectionPool:
         self._idle_by_origin.clear()
         for connection in list(self._open):
             self._close(connection)
+
+    async def aclose(self) -> None:
+        """Close every connection, and wait until they are closed."""
+        self.close()
         if self._closing:
             await asyncio.wait(self._closing)
 

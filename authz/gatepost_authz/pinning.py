@@ -21,7 +21,7 @@ from gatepost_authz.address_policy import AddressPolicy, IssuerAddressPolicy
 from gatepost_authz.addresses import USUAL_PORTS, is_loopback_host, is_public, literal
 from gatepost_authz.connection_pool import HttpConnectionPool
 from gatepost_authz.pinned_response import CORE_ERRORS, PinnedResponse, ResponseBody, translated
-from gatepost_authz.response_head import MeasuredConnection, awaited
+from gatepost_authz.response_head import LimitedHead, MeasuredConnection
 from gatepost_authz.tcp_stream import connect_tcp
 from gatepost_authz.tunnel import Tunnel
 
@@ -283,7 +283,7 @@ class PinningTransport(httpx2.AsyncBaseTransport):
                 is_kept = connection.is_idle()
                 answer = None
                 try:
-                    with awaited():
+                    with LimitedHead():
                         answer = await connection.handle_async_request(request)
                 except CLOSED:
                     if not (may_repeat and is_kept):
@@ -302,6 +302,12 @@ class PinningTransport(httpx2.AsyncBaseTransport):
     def open_connections(self) -> int:
         """Return the number of connections, idle ones included."""
         return len(self._direct) + (0 if self._proxied is None else len(self._proxied))
+
+    def close(self) -> None:
+        """Begin to close every connection; no cancellation can leave some of them open."""
+        self._direct.close()
+        if self._proxied is not None:
+            self._proxied.close()
 
     async def aclose(self) -> None:
         """Close every connection."""

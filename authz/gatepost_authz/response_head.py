@@ -2,8 +2,6 @@
 
 import asyncio
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,14 +24,14 @@ _BUDGET: ContextVar[HeadBudget | None] = ContextVar("gatepost_head", default=Non
 """The budget of the current request while its response head is awaited."""
 
 
-@contextmanager
-def awaited() -> Iterator[None]:
-    """Limit the head that this task reads during the block."""
-    token = _BUDGET.set(HeadBudget())
-    try:
-        yield
-    finally:
-        _BUDGET.reset(token)
+class LimitedHead:
+    """Limits the head that this task reads during the block."""
+
+    def __enter__(self) -> None:
+        self._token = _BUDGET.set(HeadBudget())
+
+    def __exit__(self, *_: object) -> None:
+        _BUDGET.reset(self._token)
 
 
 class MeasuredConnection(httpcore2.AsyncNetworkStream):

@@ -325,6 +325,24 @@ async def test_closing_ends_all_connections_and_the_requests_that_wait() -> None
         await server.reaches(lambda: server.open == 0)
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_closing_that_is_cancelled_still_closes_every_connection(turns: int) -> None:
+    server = KeepAliveServer()
+    server.answers.clear()
+    async with served(server) as url, pooled() as transport:
+        running = [fetching(transport, url) for _ in range(4)]
+        await server.reaches(lambda: len(server.requests) == 4)
+        server.answers.set()
+        await asyncio.gather(*running)
+        closing = asyncio.create_task(transport.aclose())
+        await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+
+        await server.reaches(lambda: server.open == 0)
+
+
 def test_a_request_costs_no_more_with_many_idle_connections() -> None:
     """A pool that looks at each of them makes the busiest tenants slow."""
     with asyncio.Runner() as runner:

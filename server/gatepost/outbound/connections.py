@@ -1,7 +1,6 @@
 """Connection pools per tenant: a connection never carries another tenant's requests."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 from gatepost_authz.pinning import PinningTransport
@@ -43,31 +42,31 @@ class ConnectionPools:
         """The number of connections of all pools without users."""
         self._retired = False
 
-    @asynccontextmanager
-    async def transport_for(self, key: PoolKey) -> AsyncIterator[PinningTransport]:
-        """Return the transport of a pool, which stays open for the duration of the block."""
+    def take(self, key: PoolKey) -> TenantConnections:
+        """Return the connections of a pool, which stay open until `give_back`."""
         # Removed and inserted again, so that the mapping is in the order of use.
         line = self._lines.pop(key, None) or TenantConnections(self._make(key))
         self._lines[key] = line
         line.users += 1
         self._count_idle(line, 0)
-        try:
-            yield line.transport
-        finally:
-            line.users -= 1
-            if not line.users:
-                self._count_idle(line, line.transport.open_connections)
-            await self._close_unused()
+        return line
+
+    def give_back(self, line: TenantConnections) -> None:
+        """Note that a request is over, and close the connections above the limits."""
+        line.users -= 1
+        if not line.users:
+            self._count_idle(line, line.transport.open_connections)
+        self._close_unused()
 
     @property
     def closed(self) -> bool:
         """Return whether it is retired and all pools are closed."""
         return self._retired and not self._lines
 
-    async def retire(self) -> None:
+    def retire(self) -> None:
         """Close the unused pools now, and the others as soon as they are unused."""
         self._retired = True
-        await self._close_unused()
+        self._close_unused()
 
     async def aclose(self) -> None:
         """Close everything."""
@@ -80,13 +79,11 @@ class ConnectionPools:
         self._idle += idle - line.idle
         line.idle = idle
 
-    async def _close_unused(self) -> None:
-        # Removed from the mapping before the first await, so no request gets a closing transport.
-        surplus = [self._lines.pop(key) for key in self._surplus()]
-        for line in surplus:
+    def _close_unused(self) -> None:
+        for key in self._surplus():
+            line = self._lines.pop(key)
             self._count_idle(line, 0)
-        for line in surplus:
-            await line.transport.aclose()
+            line.transport.close()
 
     def _surplus(self) -> list[PoolKey]:
         """

@@ -89,7 +89,7 @@ class OutboundClient:
         self.resolver = resolver
         # Kept alive by connections, and by lookups as long as they hang.
         self._resolvers = WeakValueDictionary[str, SystemResolver]()
-        self._retiring: dict[ConnectionPools, asyncio.Task[None]] = {}
+        self._retiring: list[ConnectionPools] = []
         self._take_up(network)
 
     def _take_up(self, network: Network) -> None:
@@ -104,8 +104,8 @@ class OutboundClient:
         # The open connections were made under the old rules.
         before = self.lines
         self._take_up(msgspec.structs.replace(self._network, allow_hosts=network.allow_hosts))
-        self._retiring[before] = asyncio.create_task(before.retire())
-        self._retiring = {lines: task for lines, task in self._retiring.items() if not lines.closed}
+        before.retire()
+        self._retiring = [lines for lines in (*self._retiring, before) if not lines.closed]
 
     def resolver_of(self, tenant: str) -> ResolveHost:
         """Return the resolver of one tenant, so that its hanging lookups do not block others."""
@@ -140,7 +140,6 @@ class OutboundClient:
         """Close every connection."""
         for lines in (*self._retiring, self.lines):
             await lines.aclose()
-        await asyncio.gather(*self._retiring.values())
         await asyncio.sleep(0)  # in its next turn, the loop closes the sockets
 
 
@@ -211,8 +210,9 @@ class Sender:
         """Send a checked request, and yield its answer, whose body is not read yet."""
         secure = outbound.where.scheme == "https"
         key = PoolKey(self._tenant, secure, self._upstream)
-        async with self._lines.transport_for(key) as transport:
-            answer = await transport.send(
+        line = self._lines.take(key)
+        try:
+            answer = await line.transport.send(
                 outbound.request(self._fields(outbound.url), timeout_s),
                 outbound.where,
                 may_repeat=outbound.method in SAFE_METHODS,
@@ -221,6 +221,8 @@ class Sender:
                 yield answer
             finally:
                 await answer.body.aclose()
+        finally:
+            self._lines.give_back(line)
 
     async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
         """Return the addresses of *host* for a program that connects by itself."""
