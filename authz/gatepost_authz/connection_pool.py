@@ -65,7 +65,7 @@ class HttpConnectionPool:
     def release(self, connection: PooledConnection) -> None:
         """Keep a connection whose response was read completely, and close any other."""
         origin = self._open.get(connection)
-        is_usable = origin is not None and connection.is_idle()
+        is_usable = origin is not None and connection.is_available()
         first = self._first_waiting()
         if is_usable and first is not None:
             if self._waiting[first] == origin and not connection.has_expired():

@@ -280,7 +280,7 @@ class PinningTransport(httpx2.AsyncBaseTransport):
         try:
             while True:
                 connection = await pool.acquire(origin, timeout_s)
-                is_kept = connection.is_idle()
+                is_kept = connection.is_available()
                 answer = None
                 try:
                     with LimitedHead():

@@ -257,6 +257,23 @@ async def test_a_broken_response_frees_its_place() -> None:
         assert transport.open_connections == 0
 
 
+async def test_a_connection_that_cannot_be_opened_frees_its_place() -> None:
+    """And another request that waits for the place gets it."""
+    server = KeepAliveServer()
+    listener = await asyncio.start_server(server, "127.0.0.1", 0)
+    refused = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    listener.close()
+    async with served(server) as url, pooled(most=1) as transport:
+        failing, waiting = fetching(transport, refused), fetching(transport, url)
+        with pytest.raises(httpx2.ConnectError):
+            await failing
+        assert await waiting == b"ok"
+        with pytest.raises(httpx2.ConnectError):
+            await fetch(transport, refused)
+
+        assert transport.open_connections == 0
+
+
 @pytest.mark.parametrize(("idle", "idle_s"), [(4, 0.0), (0, WITHIN_S)])
 async def test_a_connection_is_not_used_after_its_idle_time(idle: int, idle_s: float) -> None:
     """And not kept at all if no idle one may be."""
