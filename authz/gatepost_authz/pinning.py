@@ -20,6 +20,7 @@ import httpx2
 from gatepost_authz.address_policy import AddressPolicy, IssuerAddressPolicy
 from gatepost_authz.addresses import USUAL_PORTS, is_loopback_host, is_public, literal
 from gatepost_authz.connection_pool import HttpConnectionPool
+from gatepost_authz.direct_connection import DirectConnection
 from gatepost_authz.pinned_response import CORE_ERRORS, PinnedResponse, ResponseBody, translated
 from gatepost_authz.response_head import LimitedHead, MeasuredConnection
 from gatepost_authz.tcp_stream import connect_tcp
@@ -218,8 +219,9 @@ class PinningTransport(httpx2.AsyncBaseTransport):
             resolver=resolver or SystemResolver(),
             tunnel=Tunnel(proxy, tls) if proxy and not resolves_at_proxy else None,
         )
-        factory = httpcore2.AsyncConnectionPool(ssl_context=tls, network_backend=backend)
-        self._direct = HttpConnectionPool(factory.create_connection, limits)
+        self._direct = HttpConnectionPool(
+            lambda origin: DirectConnection(origin, backend, tls), limits
+        )
         self._proxied: HttpConnectionPool | None = None
         if proxy and resolves_at_proxy:
             proxy_settings = httpx2.Proxy(proxy)

@@ -247,6 +247,18 @@ async def test_a_response_that_is_not_read_to_its_end_closes_its_connection() ->
         await server.reaches(lambda: server.open == 0)
 
 
+@pytest.mark.parametrize("surplus", [OK.replace(b"ok", b"no"), b"HTTP/1.1 200 OK\r\nX: ", b"\r\n"])
+async def test_bytes_behind_a_response_never_answer_the_next_request(surplus: bytes) -> None:
+    """A server that can be made to send two responses would choose what another caller gets."""
+    server = KeepAliveServer(OK + surplus)
+    async with served(server) as url, pooled() as transport:
+        for _ in range(3):
+            assert await fetch(transport, url) == b"ok"
+        await server.reaches(lambda: server.open == 0)
+
+    assert server.connections == 3
+
+
 async def test_a_broken_response_frees_its_place() -> None:
     """A server that always fails does not use up the limit."""
     server = KeepAliveServer(b"HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\nok", closes=True)
