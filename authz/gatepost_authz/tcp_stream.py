@@ -116,8 +116,8 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
 
     async def aclose(self) -> None:
         """Close the connection, also if the peer does not read what was written."""
-        # Without waiting: httpcore2 closes connections one after another, and a call that is
-        # cancelled meanwhile would leave the rest open, which no pool knows any more.
+        # Without waiting: a request that is cancelled closes its connection, and if it were
+        # cancelled again meanwhile, the connection would stay open.
         self._transport.close()
         asyncio.get_running_loop().call_soon(self._transport.abort)
 

@@ -196,9 +196,10 @@ async def test_each_origin_has_connections_of_its_own(name: str) -> None:
     assert (server.connections, other.connections) == (1 + (name != "localhost"), 1)
 
 
-async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
-    """Not even for a request that must not be repeated."""
-    server = KeepAliveServer(closes=True)
+@pytest.mark.parametrize("answer", [OK, b"HTTP/1.1 200 OK\r\n\r\nok"])
+async def test_a_connection_that_the_server_closed_is_not_used_again(answer: bytes) -> None:
+    """Not even for a request that must not be repeated, nor if the end is that of the response."""
+    server = KeepAliveServer(answer, closes=True)
     async with served(server) as url, pooled() as transport:
         for _ in range(3):
             assert await fetch(transport, url) == b"ok"
@@ -223,15 +224,6 @@ async def test_a_connection_that_the_response_ends_is_closed(answer: bytes) -> N
         assert await fetch(transport, url) == b"ok"
         assert transport.open_connections == 0
         await server.reaches(lambda: server.open == 0)
-
-
-async def test_a_response_without_length_ends_with_its_connection() -> None:
-    server = KeepAliveServer(b"HTTP/1.1 200 OK\r\n\r\nok", closes=True)
-    async with served(server) as url, pooled() as transport:
-        assert await fetch(transport, url) == b"ok"
-        assert await fetch(transport, url) == b"ok"
-
-    assert server.connections == 2
 
 
 async def test_a_response_that_is_not_read_to_its_end_closes_its_connection() -> None:
