@@ -8,7 +8,6 @@ import msgspec
 from gatepost.documents.json_shape import decoded
 
 _encode = msgspec.json.encode
-_skim = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def holds_encoded(value: Any) -> bool:
@@ -44,10 +43,3 @@ def checked_blocks(blocks: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, An
 def checked_json(value: Any) -> bytes:
     """Return the JSON of a value on one line; raises as `checked_value` does."""
     return _encode(checked_value(value))
-
-
-def finite_json(encoded: bytes) -> bytes:
-    """Return JSON of pydantic; raises DecodeError if it has the constants of Python for a float."""
-    if b"NaN" in encoded or b"Infinity" in encoded:
-        _skim(encoded)
-    return encoded

@@ -11,12 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, is_typeddict
 
 from gatepost.documents.json_shape import decoded
-from gatepost.tools.authoring.encoded_json import (
-    checked_json,
-    checked_value,
-    finite_json,
-    holds_encoded,
-)
+from gatepost.tools.authoring.encoded_json import checked_json, checked_value, holds_encoded
 from gatepost.tools.authoring.function import awaited
 from gatepost.tools.authoring.mixed_content import blocks, encoded, holds_content, is_content
 from gatepost.tools.authoring.schema import Plain, simplify
@@ -30,6 +25,7 @@ RESULT = "result"
 BEFORE_RESULT = b'{"result":'
 
 _encode = msgspec.json.encode
+_skim = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class ReturnConversion(msgspec.Struct, frozen=True):
@@ -254,10 +250,13 @@ def _is_object(hint: Any) -> bool:
 def _dump(adapter: TypeAdapter[Any], value: Any) -> bytes:
     """Check and encode a tool's return value; raises TypeError if it does not match its type."""
     try:
-        # A model may write infinity and NaN as constants of Python, which are no JSON.
-        return finite_json(adapter.dump_json(adapter.validate_python(value), by_alias=True))
+        encoded = adapter.dump_json(adapter.validate_python(value), by_alias=True)
     except ValidationError as error:
         raise TypeError(f"the tool's answer is not what it declares: {error.title}") from None
+    # A model may write infinity and NaN as constants of Python, which are no JSON.
+    if b"NaN" in encoded or b"Infinity" in encoded:
+        _skim(encoded)
+    return encoded
 
 
 def _struct_schema(hint: type[msgspec.Struct]) -> Mapping[str, Any]:
