@@ -70,6 +70,14 @@ def reloading(tmp_path: Path) -> Iterator[Gatepost]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def default_hangup() -> Iterator[None]:
+    """Let commands end at SIGHUP, also if `nohup` runs the tests: they inherit what it ignores."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def tool_text(running: Gatepost, folder: Path, *scopes: str) -> str:
     """Return the text that the tool answers."""
     token = commands.token(folder, "--tenant", "acme", *scopes)
