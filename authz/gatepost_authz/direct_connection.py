@@ -1,4 +1,4 @@
-"""One connection of HTTP/1.1 to a server, without a proxy of HTTP between."""
+"""One connection of HTTP/1.1 to a server, also through the tunnel of a proxy."""
 
 import ssl
 

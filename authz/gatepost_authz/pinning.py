@@ -174,6 +174,30 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         return addresses
 
 
+class ProxyBackend(httpcore2.AsyncNetworkBackend):
+    """Opens connections through *tunnel*, whose proxy resolves the names."""
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel = tunnel
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Open a tunnel to *host*; raises ProxyError or ConnectTimeout."""
+        # Before it answers, the proxy resolves the name and connects to the server.
+        limit_s = None if timeout is None else 3 * timeout
+        try:
+            async with asyncio.timeout(limit_s):
+                return MeasuredConnection(await self._tunnel.connect(host, port))
+        except TimeoutError as error:
+            raise httpcore2.ConnectTimeout("no tunnel") from error
+
+
 def alternated(addresses: Sequence[str]) -> Sequence[str]:
     """
     Return the first few of *addresses*, alternating IPv4 and IPv6.
@@ -224,14 +248,10 @@ class PinningTransport(httpx2.AsyncBaseTransport):
         )
         self._proxied: HttpConnectionPool | None = None
         if proxy and resolves_at_proxy:
-            proxy_settings = httpx2.Proxy(proxy)
-            factory = httpcore2.AsyncHTTPProxy(
-                str(proxy_settings.url),
-                proxy_auth=proxy_settings.raw_auth,
-                ssl_context=tls,
-                proxy_ssl_context=tls if proxy_settings.url.scheme == "https" else None,
+            by_name = ProxyBackend(Tunnel(proxy, tls))
+            self._proxied = HttpConnectionPool(
+                lambda origin: DirectConnection(origin, by_name, tls), limits
             )
-            self._proxied = HttpConnectionPool(factory.create_connection, limits)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; AddressRefused, UnsupportedProtocol, or another httpx2 error."""

@@ -1,25 +1,34 @@
-"""Open a proxy tunnel to a checked address (CONNECT, RFC 9110 section 9.3.6)."""
+"""Open a tunnel through a proxy (CONNECT, RFC 9110 section 9.3.6)."""
 
+import asyncio
 import re
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import httpcore2
 import httpx2
 
+from gatepost_authz.tcp_stream import TcpStream, connect_tcp
+
 HEAD_BYTES = 16_384
 """The maximum size of a proxy's response before its tunnel opens."""
+PROXY_ADDRESSES = 4
+"""The number of addresses of the proxy that are tried."""
+PROXY_ADDRESS_S = 0.5
+"""How long each of them but the last is tried."""
 OPENED = re.compile(rb"HTTP/1\.[01] 2[0-9]{2}[ \r]")
 
 
 class Tunnel:
     """
-    Opens tunnels through an HTTP proxy, only to addresses that were checked here.
+    Opens tunnels through an HTTP proxy, to addresses that were checked or names that it resolves.
 
     *proxy* is the operator's own URL, with a user name and password if it needs them; *tls* is for
-    https proxies.
+    https proxies. The connections are those of `tcp_stream`: with others, a pool does not see all
+    bytes that have arrived, and takes a surplus response for that to its next request.
     """
 
     def __init__(self, proxy: str, tls: ssl.SSLContext | None) -> None:
@@ -33,7 +42,6 @@ class Tunnel:
             basic = httpx2.BasicAuth(*proxy_settings.raw_auth)
             authorized = next(basic.auth_flow(httpx2.Request("GET", proxy_settings.url)))
             self._authorization = authorized.headers["authorization"].encode()
-        self._network = httpcore2.AnyIOBackend()
 
     async def connect(self, address: str, port: int) -> httpcore2.AsyncNetworkStream:
         """
@@ -71,7 +79,7 @@ class Tunnel:
 
     async def _opened(self, address: str, port: int) -> httpcore2.AsyncNetworkStream:
         async with AsyncExitStack() as undo:
-            stream = await self._network.connect_tcp(self.host, self.port)
+            stream: httpcore2.AsyncNetworkStream = await self._reached()
             undo.push_async_callback(stream.aclose)
             if self.scheme == "https":
                 context = self._tls or httpx2.create_ssl_context(trust_env=False)
@@ -80,6 +88,20 @@ class Tunnel:
             await self.negotiate(address, port, write=stream.write, read=partial(stream.read, 4096))
             undo.pop_all()
         return stream
+
+    async def _reached(self) -> TcpStream:
+        """Connect to the proxy."""
+        try:
+            entries = await asyncio.get_running_loop().getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM
+            )
+        except (OSError, UnicodeError) as error:
+            raise httpcore2.ConnectError(str(error)) from error
+        addresses = [str(entry[4][0]) for entry in entries[:PROXY_ADDRESSES]]
+        for address in addresses[:-1]:
+            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                return await connect_tcp(address, self.port, PROXY_ADDRESS_S)
+        return await connect_tcp(addresses[-1], self.port, None)
 
     def _request(self, address: str, port: int) -> bytes:
         target = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
