@@ -62,6 +62,10 @@ class HttpConnectionPool:
         """Return the number of connections, idle ones included."""
         return len(self._open)
 
+    def __contains__(self, connection: PooledConnection) -> bool:
+        """Return whether a connection belongs to the pool, which has not closed it."""
+        return connection in self._open
+
     async def acquire(self, origin: ConnectionOrigin, timeout_s: float | None) -> PooledConnection:
         """
         Return a connection for one request, after which the caller calls `release`.

@@ -308,7 +308,8 @@ class PinningTransport(httpx2.AsyncBaseTransport):
                     with LimitedHead():
                         answer = await connection.handle_async_request(request)
                 except CLOSED:
-                    if not (may_repeat and is_kept):
+                    # After `close`, a new connection would stay open.
+                    if not (may_repeat and is_kept and connection in pool):
                         raise
                     may_repeat = False
                 finally:
