@@ -179,7 +179,9 @@ async def connect_tcp(address: str, port: int, timeout: float | None) -> TcpStre
 
 
 def _is_readable(transport: Any) -> bool:
-    number = transport.get_extra_info("socket").fileno()
+    connection = transport.get_extra_info("socket")
+    # uvloop's has no socket any more if its loop was closed.
+    number = -1 if connection is None else connection.fileno()
     if number < 0:
         return True
     looking = select.poll()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpcore2
 import pytest
+import uvloop
 
 from gatepost_authz.tcp_stream import TcpStream, connect_tcp
 from tests.support.proxies import CertificateAuthority
@@ -209,3 +210,15 @@ async def test_a_certificate_for_another_name_is_refused(tmp_path: Path, name: s
         with pytest.raises(httpcore2.ConnectError):
             await below.start_tls(peer.trust, name, WITHIN_S)
         await below.aclose()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_connection_of_a_closed_loop_of_uvloop_counts_as_closed() -> None:
+    """A pool that outlives its loop opens another connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            stream = runner.run(connect_tcp("127.0.0.1", listener.getsockname()[1], WITHIN_S))
+        peer, _ = listener.accept()
+    peer.close()
+
+    assert stream.get_extra_info("is_readable")
