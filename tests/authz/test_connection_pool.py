@@ -346,21 +346,6 @@ async def test_closing_ends_all_connections_and_the_requests_that_wait() -> None
         await server.reaches(lambda: server.open == 0)
 
 
-async def test_no_request_is_repeated_over_a_connection_that_opens_after_closing() -> None:
-    """That connection would stay open, although all were to be closed."""
-    server = KeepAliveServer()
-    async with served(server) as url, pooled() as transport:
-        await fetch(transport, url)
-        server.answers.clear()
-        running = asyncio.create_task(transport.send_repeatable(request_to(url)))
-        await server.reaches(lambda: len(server.requests) == 2)
-        await transport.aclose()
-        with pytest.raises(httpx2.RemoteProtocolError):
-            await running
-
-        assert transport.open_connections == 0
-
-
 @pytest.mark.parametrize("turns", range(4))
 async def test_closing_that_is_cancelled_still_closes_every_connection(turns: int) -> None:
     server = KeepAliveServer()
