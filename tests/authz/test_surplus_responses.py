@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
@@ -42,6 +42,35 @@ class TwiceAnswering:
         writer.close()
 
 
+StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class ServedConnections:
+    """Handles connections, and waits until all of them are closed."""
+
+    def __init__(self) -> None:
+        self._handled = set[asyncio.Task[None]]()
+
+    def handler(self, handle: StreamHandler) -> StreamHandler:
+        """Return a handler for `asyncio.start_server`."""
+
+        async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._handled.add(task)
+            await handle(reader, writer)
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+        return run
+
+    async def end(self) -> None:
+        """Wait until the last connection is closed."""
+        if self._handled:
+            await asyncio.wait(self._handled)
+
+
 def context_of(authority: CertificateAuthority, name: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.certify(name))
@@ -64,10 +93,12 @@ async def proxied(
 
     tls = context_of(authority, NAME) if is_secure else None
     proxy_tls = context_of(authority, "localhost") if has_secure_proxy else None
-    server = await asyncio.start_server(TwiceAnswering(size), "127.0.0.1", 0, ssl=tls)
-    proxy = await asyncio.start_server(
-        TunnelProxy(server.sockets[0].getsockname()[1]), "127.0.0.1", 0, ssl=proxy_tls
+    served = ServedConnections()
+    server = await asyncio.start_server(
+        served.handler(TwiceAnswering(size)), "127.0.0.1", 0, ssl=tls
     )
+    tunnels = TunnelProxy(server.sockets[0].getsockname()[1])
+    proxy = await asyncio.start_server(served.handler(tunnels), "127.0.0.1", 0, ssl=proxy_tls)
     port = proxy.sockets[0].getsockname()[1]
     transport = PinningTransport(
         address_policy=policy,
@@ -78,6 +109,7 @@ async def proxied(
     async with AsyncExitStack() as undo:
         undo.callback(server.close)
         undo.callback(proxy.close)
+        undo.push_async_callback(served.end)
         undo.push_async_callback(transport.aclose)
         yield transport
 
