@@ -5,29 +5,14 @@ import sys
 import time
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
 
 import httpcore2
 import httpx2
 
+from gatepost_authz.pooled_connection import PooledConnection
+
 ConnectionOrigin = tuple[bytes, bytes, int]
 """Scheme, host and port."""
-
-
-class PooledConnection(Protocol):
-    """The part of a connection that the pool uses; those of httpcore2 have it, too."""
-
-    async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
-        """Send a request and return its response; raises httpcore2's errors."""
-
-    def is_available(self) -> bool:
-        """Return whether it is open and may send a request."""
-
-    def has_expired(self) -> bool:
-        """Return whether the server has closed it."""
-
-    async def aclose(self) -> None:
-        """Close it."""
 
 
 class HttpConnectionPool:

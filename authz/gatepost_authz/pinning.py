@@ -20,10 +20,10 @@ import httpx2
 from gatepost_authz.address_policy import AddressPolicy, IssuerAddressPolicy
 from gatepost_authz.addresses import USUAL_PORTS, is_loopback_host, is_public, literal
 from gatepost_authz.connection_pool import HttpConnectionPool
-from gatepost_authz.direct_connection import DirectConnection
 from gatepost_authz.pinned_response import CORE_ERRORS, PinnedResponse, ResponseBody, translated
+from gatepost_authz.pooled_connection import PooledConnection
 from gatepost_authz.response_head import LimitedHead, MeasuredConnection
-from gatepost_authz.tcp_stream import connect_tcp
+from gatepost_authz.tcp_stream import connect_first, connect_tcp
 from gatepost_authz.tunnel import Tunnel
 
 CONNECT_S = 2.0
@@ -39,8 +39,6 @@ LOOKUPS = 64
 
 CLOSED = (httpcore2.ReadError, httpcore2.WriteError, httpcore2.RemoteProtocolError)
 """Errors of a connection that the server has closed, instead of an answer."""
-NOT_CONNECTED = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.ProxyError)
-"""The errors after which the next address of a name is tried."""
 
 ResolveHost = Callable[[str, int], Awaitable[Sequence[str]]]
 """Resolves host name and port to addresses, best first; raises OSError if there is none."""
@@ -140,12 +138,9 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
             async with asyncio.timeout(timeout):
                 addresses = alternated(await self._addresses(host, port))
                 share = None if timeout is None else timeout / len(addresses)
-                for address in addresses[:-1]:
-                    try:
-                        return await self._connect(address, port, share)
-                    except NOT_CONNECTED:
-                        continue
-                return await self._connect(addresses[-1], port, None)
+                return await connect_first(
+                    addresses, lambda address, limit_s: self._connect(address, port, limit_s), share
+                )
         except TimeoutError as error:
             raise httpcore2.ConnectTimeout(str(error)) from error
 
@@ -153,11 +148,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         self, address: str, port: int, timeout: float | None
     ) -> httpcore2.AsyncNetworkStream:
         if self._tunnel is not None and is_public(ip_address(address)):
-            try:
-                async with asyncio.timeout(timeout):
-                    return MeasuredConnection(await self._tunnel.connect(address, port))
-            except TimeoutError as error:
-                raise httpcore2.ConnectTimeout("no tunnel") from error
+            return await _tunnelled(self._tunnel, address, port, timeout)
         return MeasuredConnection(await connect_tcp(address, port, timeout))
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
@@ -191,11 +182,17 @@ class ProxyBackend(httpcore2.AsyncNetworkBackend):
         """Open a tunnel to *host*; raises ProxyError or ConnectTimeout."""
         # Before it answers, the proxy resolves the name and connects to the server.
         limit_s = None if timeout is None else 3 * timeout
-        try:
-            async with asyncio.timeout(limit_s):
-                return MeasuredConnection(await self._tunnel.connect(host, port))
-        except TimeoutError as error:
-            raise httpcore2.ConnectTimeout("no tunnel") from error
+        return await _tunnelled(self._tunnel, host, port, limit_s)
+
+
+async def _tunnelled(
+    tunnel: Tunnel, host: str, port: int, limit_s: float | None
+) -> MeasuredConnection:
+    try:
+        async with asyncio.timeout(limit_s):
+            return MeasuredConnection(await tunnel.connect(host, port))
+    except TimeoutError as error:
+        raise httpcore2.ConnectTimeout("no tunnel") from error
 
 
 def alternated(addresses: Sequence[str]) -> Sequence[str]:
@@ -244,13 +241,13 @@ class PinningTransport(httpx2.AsyncBaseTransport):
             tunnel=Tunnel(proxy, tls) if proxy and not resolves_at_proxy else None,
         )
         self._direct = HttpConnectionPool(
-            lambda origin: DirectConnection(origin, backend, tls), limits
+            lambda origin: PooledConnection(origin, backend, tls), limits
         )
         self._proxied: HttpConnectionPool | None = None
         if proxy and resolves_at_proxy:
             by_name = ProxyBackend(Tunnel(proxy, tls))
             self._proxied = HttpConnectionPool(
-                lambda origin: DirectConnection(origin, by_name, tls), limits
+                lambda origin: PooledConnection(origin, by_name, tls), limits
             )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

@@ -4,14 +4,20 @@ import asyncio
 import select
 import ssl
 from collections import deque
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import httpcore2
 
 BUFFERED_BYTES = 65_536
 """From this number of unread bytes on, no more bytes are received."""
+NOT_CONNECTED = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.ProxyError)
+"""The errors after which the next address of a name is tried."""
 SIDES = {"client_addr": "sockname", "server_addr": "peername"}
 """The names of properties in httpcore2, and in asyncio."""
+
+Stream = TypeVar("Stream")
 
 
 class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
@@ -176,6 +182,22 @@ async def connect_tcp(address: str, port: int, timeout: float | None) -> TcpStre
     except OSError as error:
         raise httpcore2.ConnectError(str(error)) from error
     return stream
+
+
+async def connect_first(
+    addresses: Sequence[str],
+    connect: Callable[[str, float | None], Awaitable[Stream]],
+    share_s: float | None,
+) -> Stream:
+    """
+    Return the stream to the first of *addresses* that can be reached, by *connect*.
+
+    Each but the last is tried for *share_s*; raises the error of the last.
+    """
+    for address in addresses[:-1]:
+        with suppress(*NOT_CONNECTED):
+            return await connect(address, share_s)
+    return await connect(addresses[-1], None)
 
 
 def _is_readable(transport: Any) -> bool:

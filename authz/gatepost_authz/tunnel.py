@@ -5,13 +5,13 @@ import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 
 import httpcore2
 import httpx2
 
-from gatepost_authz.tcp_stream import TcpStream, connect_tcp
+from gatepost_authz.tcp_stream import TcpStream, connect_first, connect_tcp
 
 HEAD_BYTES = 16_384
 """The maximum size of a proxy's response before its tunnel opens."""
@@ -98,10 +98,11 @@ class Tunnel:
         except (OSError, UnicodeError) as error:
             raise httpcore2.ConnectError(str(error)) from error
         addresses = [str(entry[4][0]) for entry in entries[:PROXY_ADDRESSES]]
-        for address in addresses[:-1]:
-            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                return await connect_tcp(address, self.port, PROXY_ADDRESS_S)
-        return await connect_tcp(addresses[-1], self.port, None)
+        return await connect_first(
+            addresses,
+            lambda address, limit_s: connect_tcp(address, self.port, limit_s),
+            PROXY_ADDRESS_S,
+        )
 
     def _request(self, address: str, port: int) -> bytes:
         target = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

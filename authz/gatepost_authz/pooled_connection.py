@@ -5,9 +5,9 @@ import ssl
 import httpcore2
 
 
-class DirectConnection:
+class PooledConnection:
     """
-    A connection to one origin, which opens with its first request (`PooledConnection`).
+    A connection to one origin, which opens with its first request.
 
     `httpcore2.AsyncHTTPConnection` would use a connection again if bytes followed its last
     response. The next request, maybe of another caller, would take them for its response.
