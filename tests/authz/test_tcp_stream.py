@@ -6,8 +6,8 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpcore2
@@ -145,8 +145,10 @@ class TlsPeer:
         self._own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._own.load_cert_chain(*authority.certify("good.example"))
 
-    @contextmanager
-    def serving(self, *records: bytes, notifies: bool) -> Iterator[tuple[int, threading.Event]]:
+    @asynccontextmanager
+    async def serving(
+        self, *records: bytes, notifies: bool
+    ) -> AsyncIterator[tuple[int, threading.Event]]:
         """Send *records* and end the connection; the event says when all of that is sent."""
         is_sent = threading.Event()
 
@@ -181,14 +183,16 @@ class TlsPeer:
             thread = threading.Thread(target=serve)
             thread.start()
             yield listener.getsockname()[1], is_sent
-            thread.join(WITHIN_S)
+            # The loop runs meanwhile, so that it closes the connection the thread waits for.
+            await asyncio.to_thread(thread.join, WITHIN_S)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("notifies", [True, False], ids=["close_notify", "end of file"])
 async def test_data_sent_before_the_peer_closed_tls_is_read(tmp_path: Path, notifies: bool) -> None:
     """The data may be larger than the buffer when the peer closes early."""
     peer, size = TlsPeer(tmp_path), 800_000
-    with peer.serving(b"x" * size, notifies=notifies) as (port, is_sent):
+    async with peer.serving(b"x" * size, notifies=notifies) as (port, is_sent):
         below = await connect_tcp("127.0.0.1", port, WITHIN_S)
         stream = await below.start_tls(peer.trust, "good.example", WITHIN_S)
         assert await asyncio.to_thread(is_sent.wait, WITHIN_S)
@@ -205,7 +209,7 @@ async def test_data_sent_before_the_peer_closed_tls_is_read(tmp_path: Path, noti
 async def test_a_certificate_for_another_name_is_refused(tmp_path: Path, name: str | None) -> None:
     """An empty host name counts as another name."""
     peer = TlsPeer(tmp_path)
-    with peer.serving(notifies=True) as (port, _):
+    async with peer.serving(notifies=True) as (port, _):
         below = await connect_tcp("127.0.0.1", port, WITHIN_S)
         with pytest.raises(httpcore2.ConnectError):
             await below.start_tls(peer.trust, name, WITHIN_S)
