@@ -66,7 +66,6 @@ class Resource:
         inserted = WELL_KNOWN + ("" if parts.path == "/" else parts.path)
         appended = parts.path.rstrip("/") + WELL_KNOWN
         self.metadata_paths = tuple(dict.fromkeys((appended, inserted)))
-        self.inserted_url = f"{self.origin}{inserted}" + (f"?{parts.query}" if parts.query else "")
         self._metadata_url = self.origin + appended
         before, _, after = parts.path.partition(TENANT)
         self._pattern = re.compile(

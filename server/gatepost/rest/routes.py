@@ -1,6 +1,5 @@
 """The routes of the REST tool protocol, and the spans of their calls."""
 
-import logging
 from collections.abc import Awaitable, Callable, Set
 
 from starlette.types import Receive, Scope, Send
@@ -34,13 +33,10 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.middleware import ResourceLookup, caller_of
 
-log = logging.getLogger(__name__)
-
 SHOWN_CHARACTERS = 64
 TOO_LONG = "The call was carried out. Its answer is longer than what can be shown."
 # The bytes that `succeeded` writes around the blocks, at most.
 AROUND_BYTES = 64
-CONTENT_HEADERS = frozenset({b"content-type", b"content-length"})
 
 ServeCall = Callable[[Scope, Receive], Awaitable[RestResponse]]
 """Serves `POST /tool/{name}/call`."""

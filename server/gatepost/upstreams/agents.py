@@ -4,9 +4,6 @@ from typing import Literal
 
 import msgspec
 
-MAX_CLIENTS = 50
-MAX_CAPABILITIES = 300
-
 
 class AgentRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """One agent of one tenant, as it is registered."""

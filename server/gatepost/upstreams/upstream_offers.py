@@ -1,7 +1,6 @@
 """Keep the offers of the tenants that this process serves, as snapshots of the store."""
 
 import asyncio
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,8 +36,6 @@ NO_OFFERS = TenantOffers()
 
 Built = tuple[UpstreamServer, Catalogue, ServerOffers]
 Key = TypeVar("Key", str, tuple[str, Principal])
-
-log = logging.getLogger(__name__)
 
 
 class CatalogueDemandListener:

@@ -26,10 +26,9 @@ def test_a_success_resets_the_failure_count() -> None:
     for _ in range(3):
         for _ in range(FAILURES - 1):
             breaker.failed("unreachable", SENTENCE, 0.0)
-        breaker.succeeded(1.0)
+        breaker.succeeded()
 
     assert breaker.circuit(1.0) == "closed"
-    assert breaker.numbers(1.0).last_success == 1.0
     assert breaker.numbers(1.0).failure == ""
 
 
@@ -39,7 +38,7 @@ def test_half_open_lets_one_probe_through() -> None:
     assert breaker.circuit(OPEN_S) == "half-open"
     assert breaker.admit(OPEN_S) is None
     assert breaker.admit(OPEN_S) is not None
-    breaker.succeeded(OPEN_S + 1)
+    breaker.succeeded()
     assert breaker.circuit(OPEN_S + 1) == "closed"
 
 
@@ -68,7 +67,7 @@ def test_a_slow_probe_keeps_no_other_caller_waiting() -> None:
     breaker.failed("timeout", "crm said nothing.", OPEN_S + 60, "alice")
     assert breaker.admit(OPEN_S + 61, "alice") == OPEN_S
     assert breaker.admit(OPEN_S + 61, "bob") is None
-    breaker.succeeded(OPEN_S + 62)
+    breaker.succeeded()
     assert breaker.circuit(OPEN_S + 62) == "closed"
 
 

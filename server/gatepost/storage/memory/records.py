@@ -19,7 +19,6 @@ from gatepost.storage.stored_bytes import StoredUsage, weight
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 
 NEW_SESSION = SessionRecord()
-SWEEP_EVERY_S = 1.0
 
 
 class MemoryRecords:

@@ -24,7 +24,6 @@ RESULT = "result"
 """The member that holds a value that is not an object."""
 BEFORE_RESULT = b'{"result":'
 
-_encode = msgspec.json.encode
 _skim = msgspec.json.Decoder(msgspec.Raw).decode
 
 

@@ -15,8 +15,6 @@ Role = Literal["user", "assistant"]
 MIME_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+(?:;.*)?", re.ASCII | re.IGNORECASE)
 ICON_SOURCES = ("https://", "data:image/")
 
-_encode = msgspec.json.encode
-
 
 class Icon(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """

@@ -37,7 +37,6 @@ class HealthNumbers(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     refused: int
     """Calls that were answered at once because the circuit was open."""
-    last_success: float | None
     failing_since: float | None
     failure: str
     """The reason of the last failure, as a sentence; empty if the last call succeeded."""
@@ -58,7 +57,6 @@ class CircuitBreaker:
         self._probes: dict[object, float] = {}
         """The callers that probe, or whose probe failed, and until when they may not probe."""
         self._calls = self._failures = self._refused = 0
-        self._last_success: float | None = None
         self._failing_since: float | None = None
         self._failure = ""
 
@@ -82,10 +80,10 @@ class CircuitBreaker:
         self._probes[caller] = now + PROBE_S
         return None
 
-    def succeeded(self, now: float) -> None:
+    def succeeded(self) -> None:
         """Note that the upstream has answered, with a result or an error."""
         self._calls += 1
-        self._last_success, self._failing_since, self._failure = now, None, ""
+        self._failing_since, self._failure = None, ""
         self._unanswered.clear()
         self._probes.clear()
         self._sure = 0
@@ -147,7 +145,6 @@ class CircuitBreaker:
             calls=self._calls,
             failures=self._failures,
             refused=self._refused,
-            last_success=self._last_success,
             failing_since=self._failing_since,
             failure=self._failure,
         )

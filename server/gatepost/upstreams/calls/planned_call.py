@@ -165,7 +165,7 @@ class PlannedCall:
         except ConnectionFailure as failure:
             last = ended_by(failure)
         except InputNeeded:
-            breaker.succeeded(health.clock())  # the upstream has answered with a request
+            breaker.succeeded()  # the upstream has answered with a request
             raise
         finally:
             if last is None:
@@ -173,7 +173,7 @@ class PlannedCall:
         if isinstance(last, Ended):
             breaker.failed(last.reason, last.message, health.clock(), caller)
         else:
-            breaker.succeeded(health.clock())
+            breaker.succeeded()
         return last
 
     async def _sent(self, target: UpstreamTarget, state: ModernState | None) -> LastStep:
