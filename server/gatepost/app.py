@@ -58,14 +58,15 @@ def build_app(
     challenge = challenge_of(config)
     bearer = Bearer(config, services, resource, challenge)
     endpoint = bearer(cast("ASGIApp", mcp(config, services, resource, challenge)))
-    path = resource.path or "/"
+    path, paths = resource.path or "/", SiblingPaths(resource)
+    exchange = rest_exchange(config, services, paths, challenge)
     dashboard, render_refusal = dashboard_of(config, services, resource)
     table = RouteTable(
         {
             "mcp": [Route(path, endpoint, methods=ENDPOINT_METHODS)],
             "rest": [
-                *tool_routes(config, services, resource, challenge, bearer),
-                *management_routes(config, services, resource, challenge, bearer),
+                *tool_routes(config, services, exchange, paths, bearer),
+                *management_routes(config, services, exchange, paths, bearer),
             ],
             "dashboard": dashboard,
             "page": pages(config, resource),
@@ -211,42 +212,12 @@ def mcp(
     )
 
 
-def tool_routes(
-    config: Config, services: Services, resource: Resource, challenge: Challenge, bearer: Bearer
-) -> list[Route]:
-    """Return the routes of the REST tool protocol, which has the same gate."""
-    limits, paths = config.limits, SiblingPaths(resource)
-    traced = None
-    if (tracer := services.exporter.tracer) is not None:
-        names_tenant = config.telemetry.trace_tenant
-        traced = CallTracing(tracer, services.registry, names_tenant=names_tenant)
-    bridge = RestRoutes(
-        services.runner,
-        services.registry,
-        challenge=challenge,
-        resource_of=paths,
-        suspended=services.revocations.suspended,
-        running_requests=services.running_requests,
-        limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
-        record_tenant_mismatch=services.audit_writer.events.note_mismatch,
-        wrap_call=traced,
-    )
-    listing = bearer(bridge.list_tools, resource_of=paths)
-    calling = bearer(bridge.call_tool, resource_of=paths)
-    return [
-        Route(f"{paths.base}/tools", listing, methods=["GET"]),
-        Route(f"{paths.base}/tool/{{name}}/call", calling, methods=["POST"]),
-    ]
-
-
-def management_routes(
-    config: Config, services: Services, resource: Resource, challenge: Challenge, bearer: Bearer
-) -> list[Route]:
-    """Return the routes with which administrators manage upstreams, behind the same gate."""
-    if not config.scopes.admin:
-        return []
-    limits, paths = config.limits, SiblingPaths(resource)
-    exchange = RestExchange(
+def rest_exchange(
+    config: Config, services: Services, paths: SiblingPaths, challenge: Challenge
+) -> RestExchange:
+    """Return what all REST routes share: reading requests, limiting them, and answering."""
+    limits = config.limits
+    return RestExchange(
         challenge=challenge,
         resource_of=paths,
         limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
@@ -255,6 +226,31 @@ def management_routes(
         running_requests=services.running_requests,
         record_tenant_mismatch=services.audit_writer.events.note_mismatch,
     )
+
+
+def tool_routes(
+    config: Config, services: Services, exchange: RestExchange, paths: SiblingPaths, bearer: Bearer
+) -> list[Route]:
+    """Return the routes of the REST tool protocol, which has the same gate."""
+    traced = None
+    if (tracer := services.exporter.tracer) is not None:
+        names_tenant = config.telemetry.trace_tenant
+        traced = CallTracing(tracer, services.registry, names_tenant=names_tenant)
+    tools = RestRoutes(services.runner, services.registry, exchange, wrap_call=traced)
+    listing = bearer(tools.list_tools, resource_of=paths)
+    calling = bearer(tools.call_tool, resource_of=paths)
+    return [
+        Route(f"{paths.base}/tools", listing, methods=["GET"]),
+        Route(f"{paths.base}/tool/{{name}}/call", calling, methods=["POST"]),
+    ]
+
+
+def management_routes(
+    config: Config, services: Services, exchange: RestExchange, paths: SiblingPaths, bearer: Bearer
+) -> list[Route]:
+    """Return the routes with which administrators manage upstreams, behind the same gate."""
+    if not config.scopes.admin:
+        return []
     # Imported here, as for the dashboard, because most servers have no such routes.
     management = importlib.import_module("gatepost.rest.management.routes")
     routes = []

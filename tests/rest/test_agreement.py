@@ -85,7 +85,7 @@ def test_a_list_is_encoded_once_for_each_permission_set() -> None:
     """The number of callers and unrelated scopes do not matter."""
     tools = [tool("one", frozenset("a"), strong=False), tool("two", frozenset(), strong=False)]
     registry = Registry(tools, obtainable=frozenset())
-    descriptors = RestEndpoint(EndpointClient(tools).runner, registry).bridge._descriptors
+    descriptors = RestEndpoint(EndpointClient(tools).runner, registry).routes._descriptors
     first = descriptors.describe_for(a_caller(scopes=frozenset("a")))
     again = descriptors.describe_for(a_caller(scopes=frozenset("az"), tenant_id="globex"))
     fewer = descriptors.describe_for(a_caller(scopes=frozenset("z")))

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, EndpointLimits
-from gatepost.rest.exchange import RestLimits
+from gatepost.rest.exchange import RestExchange, RestLimits
 from gatepost.rest.routes import RestRoutes
 from gatepost.storage.records import Records
 from gatepost.tools.calls.registry import Registry
@@ -308,22 +308,22 @@ async def result_of(
 
 
 class RestEndpoint:
-    """Talks to one bridge over this runner and registry."""
+    """Talks to the routes of tools over this runner and registry."""
 
     def __init__(
         self, runner: Runner, registry: Registry, *, limits: RestLimits | None = None
     ) -> None:
-        self.bridge = RestRoutes(
-            runner,
-            registry,
+        exchange = RestExchange(
             challenge=Challenge(),
             resource_of=SiblingPaths(Resource(URL)),
             limits=limits or RestLimits(),
+            requests=runner.requests,
         )
+        self.routes = RestRoutes(runner, registry, exchange)
 
     async def tools(self, caller: TenantContext) -> Response:
         more = {CALLER: caller, "path_params": {}}
-        return await exchange(self.bridge.list_tools, more, verb="GET", path="/tools")
+        return await exchange(self.routes.list_tools, more, verb="GET", path="/tools")
 
     async def call(
         self, caller: TenantContext, tool: str, arguments: Mapping[str, Any] | None = None
@@ -334,4 +334,4 @@ class RestEndpoint:
         """Call a tool with exactly these bytes."""
         more = {CALLER: caller, "path_params": {"name": tool}}
         path = f"/tool/{tool}/call"
-        return await exchange(self.bridge.call_tool, more, body=body, path=path)
+        return await exchange(self.routes.call_tool, more, body=body, path=path)

@@ -1,23 +1,16 @@
 """The routes of the REST tool protocol, and the spans of their calls."""
 
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable
 
 from starlette.types import Receive, Scope, Send
 
 from gatepost.execution.cpu_thread import TooManyWaiting, in_cpu_thread
-from gatepost.http.body import (
-    RunningRequests,
-    TenantSuspended,
-    UntilDisconnect,
-)
+from gatepost.http.body import TenantSuspended, UntilDisconnect
 from gatepost.http.edge import peer_of
 from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.rest import responses
-from gatepost.rest.envelope import (
-    check_type,
-    read_arguments,
-)
-from gatepost.rest.exchange import RestExchange, RestLimits, require_method, suspended
+from gatepost.rest.envelope import check_type, read_arguments
+from gatepost.rest.exchange import RestExchange, require_method, suspended
 from gatepost.rest.responses import RestRefusal, RestResponse
 from gatepost.rest.tool_descriptions import Descriptors
 from gatepost.storage.commit import CommitFailed
@@ -30,8 +23,7 @@ from gatepost.tools.context.client import MissingCapability, ProtocolError
 from gatepost.tools.offers.offer import Call, Failure, Outcome
 from gatepost.tools.schemas.argument_size import LONG_BYTES
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.challenge import Challenge
-from gatepost_authz.middleware import ResourceLookup, caller_of
+from gatepost_authz.middleware import caller_of
 
 SHOWN_CHARACTERS = 64
 TOO_LONG = "The call was carried out. Its answer is longer than what can be shown."
@@ -46,38 +38,23 @@ class RestRoutes:
     """
     Lists tools (`list_tools`) and calls them (`call_tool`): two ASGI apps behind a gate.
 
-    The route of `call_tool` leaves the tool's `name` in the path parameters. *resource_of* returns
-    the resource of a path, for challenges that only a call makes necessary.
-    *record_tenant_mismatch* records that a request was for another tenant than its token.
-    *wrap_call* wraps each call.
+    The route of `call_tool` leaves the tool's `name` in the path parameters. *wrap_call* wraps each
+    call.
     """
 
-    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
+    def __init__(
         self,
         runner: Runner,
         registry: Registry,
+        exchange: RestExchange,
         *,
-        challenge: Challenge,
-        resource_of: ResourceLookup,
-        limits: RestLimits,
-        suspended: Set[str] = frozenset(),
-        running_requests: RunningRequests | None = None,
-        record_tenant_mismatch: Callable[[Call, str], Awaitable[None]] | None = None,
         wrap_call: Callable[[ServeCall], ServeCall] | None = None,
     ) -> None:
         self._serve: ServeCall = self._called if wrap_call is None else wrap_call(self._called)
         self._runner = runner
         self._registry = registry
         self._descriptors = Descriptors(registry, runner.is_permitted)
-        self._exchange = RestExchange(
-            challenge=challenge,
-            resource_of=resource_of,
-            limits=limits,
-            requests=runner.requests,
-            suspended=suspended,
-            running_requests=running_requests,
-            record_tenant_mismatch=record_tenant_mismatch,
-        )
+        self._exchange = exchange
 
     async def list_tools(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve `GET /tools`."""

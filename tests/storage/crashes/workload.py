@@ -35,7 +35,7 @@ from gatepost.http.scope import REQUEST_ID
 from gatepost.policy.approvals import waiting_call
 from gatepost.policy.approvals.approval_request import ApprovalRequest, Undecidable
 from gatepost.policy.idempotency import execution
-from gatepost.rest.exchange import RestLimits
+from gatepost.rest.exchange import RestExchange, RestLimits
 from gatepost.rest.routes import RestRoutes
 from gatepost.runtime.http_server import bind, listen_config
 from gatepost.runtime.services import Services
@@ -93,13 +93,13 @@ class CrashWorker:
         self._numbers = count(1)
         resource, challenge = Resource(config.resource), challenge_of(config)
         self._endpoint = mcp(config, services, resource, challenge)
-        self._bridge = RestRoutes(
-            services.runner,
-            services.registry,
+        exchange = RestExchange(
             challenge=challenge,
             resource_of=SiblingPaths(resource),
             limits=RestLimits(),
+            requests=services.runner.requests,
         )
+        self._routes = RestRoutes(services.runner, services.registry, exchange)
         self._sock = bind("127.0.0.1", 0)
         self._serves = listen_config(self._app, Deadlines())
         self._serves.load()
@@ -134,7 +134,7 @@ class CrashWorker:
             await self._endpoint(scope, receive, send)
         else:
             scope["path_params"] = {"name": "take_effect"}
-            await self._bridge.call_tool(scope, receive, send)
+            await self._routes.call_tool(scope, receive, send)
 
     async def _call(self, key: str) -> None:
         ask = self._held if self.order.way == "mcp" else self._repeated
