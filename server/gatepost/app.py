@@ -1,8 +1,7 @@
 """The composition root: build the served app from a configuration and its services."""
 
 import importlib
-from collections.abc import Awaitable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -13,13 +12,8 @@ from gatepost.check.dashboard import is_on
 from gatepost.config.settings import Config
 from gatepost.http.checks import HeadChecks, HeadRules
 from gatepost.http.edge import Edge, RenderRefusal, respond
-from gatepost.http.start_page import (
-    ICON,
-    document_headers,
-    icon_headers,
-    page_headers,
-    start_page,
-)
+from gatepost.http.routing import ENDPOINT_METHODS, HEALTH, READINESS, RouteTable, StaticPage
+from gatepost.http.start_page import ICON, PAGE_HEADERS, start_page
 from gatepost.mcp.endpoint import Endpoint, EndpointLimits
 from gatepost.mcp.request_wrappers import KNOWN_METHODS, RequestTracing, WrapRequest, logged
 from gatepost.mcp.server import McpServer, ServerInfo
@@ -30,7 +24,6 @@ from gatepost.rest.routes import CallTracing, RestRoutes
 from gatepost.runtime.readiness import readiness
 from gatepost.runtime.services import Services
 from gatepost.runtime.version import version
-from gatepost.telemetry.metric_families import OTHER
 from gatepost.tools.calls.registry import Registry
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource, SiblingPaths
@@ -39,8 +32,8 @@ from gatepost_authz.middleware import BearerMiddleware, ResourceLookup
 
 RoutePaths = tuple[str, ...]
 
-ENDPOINT_METHODS = ("GET", "POST", "DELETE")
-HEALTH, READINESS = PROBES = ("/health", "/readyz")
+DOCUMENT_CACHING = (b"cache-control", b"public, max-age=300")
+ICON_CACHING = (b"cache-control", b"public, max-age=86400")
 
 
 def build_app(
@@ -124,20 +117,6 @@ def challenge_of(config: Config) -> Challenge:
         baseline=config.scopes.named,
         error_without_credentials=config.challenge.error_without_credentials,
     )
-
-
-class Application:
-    """The current app of all connections."""
-
-    def __init__(self, app: Edge) -> None:
-        self._app = app
-
-    def replace(self, app: Edge) -> None:
-        """Pass later requests to *app*, after a reload; requests that have begun go on."""
-        self._app = app
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._app(scope, receive, send)
 
 
 class Bearer:
@@ -278,17 +257,15 @@ def metadata_routes(
 
 def pages(config: Config, resource: Resource) -> list[Route]:
     """Return the other documents that need no token; a test lists exactly these."""
-    start, openapi = (
-        start_page(config),
-        document(resource, version(), admin=bool(config.scopes.admin)),
-    )
-    routes = [
-        Route("/openapi.json", StaticPage(openapi, document_headers(openapi)), methods=["GET"]),
-        Route("/favicon.ico", StaticPage(ICON, icon_headers()), methods=["GET"]),
-    ]
+    openapi = document(resource, version(), admin=bool(config.scopes.admin))
+    documents = {
+        "/openapi.json": StaticPage(openapi, b"application/json", DOCUMENT_CACHING),
+        "/favicon.ico": StaticPage(ICON, b"image/x-icon", ICON_CACHING),
+    }
     if resource.path not in {"", "/"}:
-        routes.append(Route("/", StaticPage(start, page_headers(start)), methods=["GET"]))
-    return routes
+        start = start_page(config)
+        documents["/"] = StaticPage(start, b"text/html; charset=utf-8", *PAGE_HEADERS)
+    return [Route(path, page, methods=["GET"]) for path, page in documents.items()]
 
 
 def scopes_of(config: Config, registry: Registry) -> Sequence[str]:
@@ -302,82 +279,6 @@ def shown_names(registry: Registry) -> frozenset[str]:
     return KNOWN_METHODS.union(
         registry.tools, registry.documents, registry.prompts, registry.skills
     )
-
-
-class RouteTable:
-    """
-    A flat table of routes: a dictionary for fixed paths, then patterns, then *default*.
-
-    *routes* are by the label under which the metrics count their requests, the endpoint first.
-
-    Paths are compared as the server decoded them, without normalisation. Any other path goes to the
-    gate and, with a token, gets 404.
-    """
-
-    def __init__(self, routes: Mapping[str, Sequence[Route]], *, default: ASGIApp) -> None:
-        self.routes = tuple(chain.from_iterable(routes.values()))
-        self.default = default
-        self._fixed: Mapping[str, ASGIApp] = {
-            route.path: route.app for route in self.routes if "{" not in route.path
-        }
-        self._patterns = tuple(route for route in self.routes if "{" in route.path)
-        self._labels = dict.fromkeys(PROBES, "probe")
-        self._pattern_labels = []
-        for label, group in routes.items():
-            self._labels |= {route.path: label for route in group if "{" not in route.path}
-            self._pattern_labels += [(route, label) for route in group if "{" in route.path]
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http":
-            return self.default(scope, receive, send)
-        app = self._fixed.get(scope["path"])
-        if app is not None:
-            return app(scope, receive, send)
-        for route in self._patterns:
-            # `route.matches` is not used, because its `$` lets a line break pass at the end of a
-            # path.
-            match = route.path_regex.fullmatch(scope["path"])
-            if match is not None:
-                scope["path_params"] = match.groupdict()
-                return route.app(scope, receive, send)
-        return self.default(scope, receive, send)
-
-    def label(self, path: str) -> str:
-        """Return the label of a path, one of ROUTES; the path itself is never a label."""
-        if (label := self._labels.get(path)) is not None:
-            return label
-        matching = (n for route, n in self._pattern_labels if route.path_regex.fullmatch(path))
-        return next(matching, OTHER)
-
-    def allow(self, path: str) -> bytes:
-        """Return the methods for `Allow`; for an unknown path, those of most paths."""
-        for route in self.routes:
-            if route.methods and route.path_regex.fullmatch(path):
-                # Starlette adds HEAD to every GET, but a stream has none.
-                methods = ENDPOINT_METHODS if route is self.routes[0] else sorted(route.methods)
-                return ", ".join(methods).encode()
-        # Edge answers these paths before the table is consulted.
-        return b"GET, HEAD" if path in PROBES else b"POST"
-
-    def first_matches(self, path: str) -> bool:
-        """Return whether the path is the endpoint's."""
-        return self.routes[0].path_regex.fullmatch(path) is not None
-
-
-class StaticPage:
-    """A document that is the same for all callers."""
-
-    def __init__(self, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        self._body = body
-        self._headers = headers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in {"GET", "HEAD"}:
-            body = b'{"error":"method_not_allowed","message":"Only GET, HEAD is served here."}'
-            await respond(send, 405, body, ((b"allow", b"GET, HEAD"),))
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-        await send({"type": "http.response.body", "body": self._body})
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -18,12 +18,13 @@ import msgspec
 import uvloop
 from starlette.routing import Route
 
-from gatepost.app import Application, build_app
+from gatepost.app import build_app
 from gatepost.check.pack_loading import LoadedPacks
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.file_descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
+from gatepost.http.routing import Application
 from gatepost.runtime import interpreter
 from gatepost.runtime.http_server import Certificate, GatepostServer, ListenError, listen_config
 from gatepost.runtime.metrics_server import scraped

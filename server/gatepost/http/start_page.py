@@ -26,7 +26,12 @@ POLICY = (
     f"style-src 'sha256-{base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()}'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 ).encode()
-
+PAGE_HEADERS = (
+    (b"content-security-policy", POLICY),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+)
 
 ICON = resources.files("gatepost.http").joinpath("favicon.ico").read_bytes()
 """The icon that browsers show beside the address: a PNG of 32 pixels in an ICO file."""
@@ -76,36 +81,3 @@ def _other_host(url: str) -> str:
     if "//localhost" in url:
         return url.replace("//localhost", "//127.0.0.1", 1)
     return url.replace("//127.0.0.1", "//localhost", 1).replace("//[::1]", "//localhost", 1)
-
-
-def document_headers(body: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a public JSON document."""
-    return [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode("ascii")),
-        (b"x-content-type-options", b"nosniff"),
-        (b"cache-control", b"public, max-age=300"),
-    ]
-
-
-def icon_headers() -> list[tuple[bytes, bytes]]:
-    """Return the headers of the icon."""
-    return [
-        (b"content-type", b"image/x-icon"),
-        (b"content-length", str(len(ICON)).encode("ascii")),
-        (b"x-content-type-options", b"nosniff"),
-        (b"cache-control", b"public, max-age=86400"),
-    ]
-
-
-def page_headers(body: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the headers of an HTML page."""
-    return [
-        (b"content-type", b"text/html; charset=utf-8"),
-        (b"content-length", str(len(body)).encode("ascii")),
-        (b"content-security-policy", POLICY),
-        (b"x-content-type-options", b"nosniff"),
-        (b"x-frame-options", b"DENY"),
-        (b"referrer-policy", b"no-referrer"),
-        (b"cache-control", b"no-cache"),
-    ]
