@@ -14,7 +14,8 @@ from gatepost.audit.record import (
 )
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditRow, ChainHead, Segment, record_id
-from gatepost.storage.audit_segments import Damaged, counts_of, pieces, row_of
+from gatepost.storage.audit_counts import counts_of
+from gatepost.storage.audit_segments import Damaged, pieces, row_of
 
 
 class BadRecord(Exception):

@@ -114,11 +114,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False, array_like=True):
     until: StoredInteger
     """The latest."""
     counts: str
-    """
-    The number of records of each sort as JSON: ``[[kind, tool, outcome, number], …]``.
-
-    If records name a limit, the number of refusals: ``[kind, tool, outcome, limit, number]``.
-    """
+    """JSON in the format of `gatepost.storage.audit_counts`."""
     records: str
     """JSON in the format of `gatepost.storage.audit_segments`."""
 

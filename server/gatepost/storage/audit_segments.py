@@ -7,9 +7,7 @@ never encoded again. A table with one row for each record takes five times as lo
 """
 
 from binascii import hexlify
-from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from functools import lru_cache
 from itertools import pairwise
 
 import msgspec
@@ -17,12 +15,18 @@ from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.storage.audit import (
     FIRST_WRITER,
-    AuditQuery,
     AuditRow,
     ChainHead,
     ChainKey,
     Segment,
     Sort,
+)
+from gatepost.storage.audit_counts import (
+    Counts,
+    counts_of,
+    joined_counts,
+    read_counts,
+    usual_counts,
 )
 from gatepost.storage.errors import StoreUnavailable
 
@@ -31,25 +35,12 @@ MAX_BYTES = 262_144
 
 HOUR_MS = 3_600_000
 
-MAX_COUNTS = 1_000
-"""
-The number of values of the column `counts` that are cached: most segments have a few records of one
-sort.
-"""
-
-_BEGIN, _HASH = '{"record":', ',"hash":"'
-_BETWEEN = f",{_BEGIN}"
+BEGIN, HASH = '{"record":', ',"hash":"'
+_BETWEEN = f",{BEGIN}"
 """
 The bytes between two elements. They occur nowhere else: a quote in a text is escaped, and no body
 or details contain an array of objects.
 """
-
-
-MAX_COUNTED = 1 << 40
-"""The number of records above which a segment is damaged: a database cannot add larger numbers."""
-
-Counts = tuple[tuple[tuple[str, str, str, str], int], ...]
-"""Kind, tool, outcome and limit, and their number."""
 
 
 class Damaged(StoreUnavailable):
@@ -85,13 +76,11 @@ class _RecordCaller(msgspec.Struct):
     subject: str
 
 
-_encode = msgspec.json.encode
 _elements = msgspec.json.Decoder(list[_Element]).decode
 _element = msgspec.json.Decoder(_Element).decode
 _members = msgspec.json.Decoder(_RecordTexts).decode
 _side = msgspec.json.Decoder(_Side).decode
 _caller = msgspec.json.Decoder(_RecordCaller).decode
-_counts = msgspec.json.Decoder(list[tuple[str | int, ...]]).decode
 _UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 
 
@@ -116,7 +105,7 @@ def segments(
     """
     if len(elements) == 1:
         at, records = times[0], (b"[%b]" % elements[0]).decode()
-        return [Segment(writer, first, first, at, at, _usual_counts(sorts[0], 1), records)]
+        return [Segment(writer, first, first, at, at, usual_counts(sorts[0], 1), records)]
     cuts = [0]
     if sum(map(len, elements)) > MAX_BYTES or len({at // HOUR_MS for at in times}) > 1:
         size = 0
@@ -139,29 +128,6 @@ def segments(
         for begin, end in pairwise([*cuts, len(elements)])
         if begin < end
     ]
-
-
-def counts_of(sorts: Sequence[Sort]) -> str:
-    """Return the column `counts` of a segment with records of these sorts."""
-    if len({*sorts}) == 1:
-        return _usual_counts(sorts[0], len(sorts))  # true for nearly all segments
-    return _counts_of(sorts)
-
-
-@lru_cache(MAX_COUNTS)
-def _usual_counts(sort: Sort, number: int) -> str:
-    return _counts_of([sort] * number)
-
-
-def _counts_of(sorts: Sequence[Sort]) -> str:
-    counted: Counter[tuple[str, ...]] = Counter()
-    for sort, number in Counter(sorts).items():
-        if len(sort) == 3:
-            counted[sort] += number
-        else:
-            *fields, times = sort
-            counted[(*fields,)] += number * times
-    return _encode([(*sort, number) for sort, number in sorted(counted.items())]).decode()
 
 
 def joined(segments: Sequence[Segment]) -> list[Segment]:
@@ -189,7 +155,7 @@ def _continues(segments: Sequence[Segment]) -> bool:
 def _together(group: Sequence[Segment]) -> Segment:
     first, last = group[0], group[-1]
     try:
-        counts = _added(tuple([segment.counts for segment in group]))
+        counts = joined_counts(tuple([segment.counts for segment in group]))
     except _UNREADABLE:
         raise Damaged(first.first) from None
     return Segment(
@@ -203,16 +169,6 @@ def _together(group: Sequence[Segment]) -> Segment:
     )
 
 
-@lru_cache(MAX_COUNTS)
-def _added(counts: tuple[str, ...]) -> str:
-    """Return the column `counts` of several segments from that of each."""
-    sums: Counter[tuple[str | int, ...]] = Counter()
-    for text in counts:
-        for *sort, number in _counts(text):
-            sums[(*sort,)] += int(number)
-    return _encode([(*sort, number) for sort, number in sorted(sums.items())]).decode()
-
-
 def pieces(segment: Segment) -> list[str]:
     """Split a segment into its elements without reading them; raises Damaged."""
     text: object = segment.records
@@ -220,7 +176,7 @@ def pieces(segment: Segment) -> list[str]:
     if not isinstance(text, str) or text[:1] != "[" or text[-1:] != "]":
         raise Damaged(segment.first)
     first, *remaining = text[1:-1].split(_BETWEEN)
-    return [first, *(_BEGIN + part for part in remaining)]
+    return [first, *(BEGIN + part for part in remaining)]
 
 
 def row_of(number: int, piece: str) -> AuditRow:
@@ -328,72 +284,9 @@ def compacted(writer: int, first: int, rows: Sequence[AuditRow]) -> list[Segment
     return segments(writer, first, [*map(_written, rows)], times, sorts)
 
 
-def answers(segments: Iterable[Segment], query: AuditQuery) -> list[AuditRow]:
-    """Return all records of these segments that match a query."""
-    text = None if query.text is None else quoted(query.text).lower()
-    rows: list[AuditRow] = []
-    for segment in segments:
-        candidates = rows_of(segment) if text is None else _may_contain(text, segment)
-        rows += [row for row in candidates if _answers(row, query, text)]
-    return rows
-
-
-def newest(rows: Iterable[AuditRow], limit: int) -> list[AuditRow]:
-    """Return the newest records, the newest first."""
-    return sorted(rows, key=lambda row: row.position, reverse=True)[:limit]
-
-
-def _may_contain(text: str, segment: Segment) -> list[AuditRow]:
-    """Return the records that may contain the text; a fifth of the cost of reading all."""
-    return [
-        row_of(number, piece)
-        for number, piece in enumerate(pieces(segment), segment.first)
-        if text in piece[len(_BEGIN) : piece.rfind(_HASH)].lower()
-    ]
-
-
-def _answers(row: AuditRow, query: AuditQuery, text: str | None) -> bool:
-    return (
-        query.tool in (None, row.tool)
-        and query.subject in (None, row.subject)
-        and query.outcome in (None, row.outcome)
-        and query.kind in (None, row.kind)
-        and (query.since is None or row.at >= query.since)
-        and (query.until is None or row.at < query.until)
-        and (query.before is None or row.position < query.before)
-        and (text is None or text in row.body.lower() or text in (row.side or "").lower())
-    )
-
-
-def quoted(text: str) -> str:
-    """Return a text as JSON without the quotes; lone surrogates as records encode them."""
-    return _encode(text.encode("utf-8", "backslashreplace").decode())[1:-1].decode()
-
-
 def counted(segment: Segment) -> Counts:
     """Return what `read_counts` returns for a segment; raises Damaged."""
     try:
         return read_counts(segment.counts)
     except _UNREADABLE:
         raise Damaged(segment.first) from None
-
-
-@lru_cache(MAX_COUNTS)
-def read_counts(counts: str) -> Counts:
-    """
-    Return the number of records of each kind, tool, outcome and limit of the column `counts`.
-
-    Refusals by a limit count as many calls as they stand for. Raises ValueError.
-    """
-    parsed_counts = []
-    for entry in _counts(counts):
-        match entry:
-            case (str(kind), str(tool), str(outcome), int(number)) if number <= MAX_COUNTED:
-                parsed_counts.append(((kind, tool, outcome, ""), number))
-            case (str(kind), str(tool), str(outcome), str(limit), int(number)) if (
-                number <= MAX_COUNTED
-            ):
-                parsed_counts.append(((kind, tool, outcome, limit), number))
-            case _:
-                raise ValueError(f"no sort of records has {len(entry)} fields like these")
-    return (*parsed_counts,)

@@ -17,10 +17,9 @@ from gatepost.storage.audit import (
     Segment,
     Sign,
 )
+from gatepost.storage.audit_search import matching, newest
 from gatepost.storage.audit_segments import (
-    answers,
     erased,
-    newest,
     remainder,
     rows_after,
 )
@@ -110,7 +109,7 @@ class MemoryTenantAuditLog:
             # The records of later segments end by this time.
             if sum(row.at > segment.until for row in rows) >= query.limit:
                 break
-            rows += answers([segment], query)
+            rows += matching([segment], query)
         return newest(rows, query.limit)
 
     async def horizon(self, before: int | None, segments: int) -> int | None:

@@ -34,13 +34,8 @@ from gatepost.storage.audit import (
     Segment,
     Sign,
 )
-from gatepost.storage.audit_segments import (
-    answers,
-    intact,
-    newest,
-    quoted,
-    remainder,
-)
+from gatepost.storage.audit_search import matching, newest, quoted
+from gatepost.storage.audit_segments import intact, remainder
 from gatepost.storage.sql import audit_sums
 from gatepost.storage.sql.audit_chain import FIELDS, PAGE_SIZE, LinkPending, SqlChain, as_segments
 from gatepost.storage.sql.audit_heads import (
@@ -165,7 +160,7 @@ class SqlTenantAuditLog:
         older, page_size = latest, NEWEST_SEGMENTS
         while True:
             page = await self._page(older, max_rows=page_size)
-            rows += await asyncio.to_thread(answers, page, query)
+            rows += await asyncio.to_thread(matching, page, query)
             if len(page) < page_size:
                 return newest(rows, query.limit)
             # The records of later segments end by this time.

@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import bindparam, delete, func, literal_column, select
 
 from gatepost.storage.audit import Count, Segment
-from gatepost.storage.audit_segments import HOUR_MS, MAX_COUNTS, read_counts
+from gatepost.storage.audit_counts import MAX_COUNTS, read_counts
+from gatepost.storage.audit_segments import HOUR_MS
 from gatepost.storage.audit_sums import KEPT_MS, SUMMED, Sums, sorted_counts, sums_of
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
