@@ -19,7 +19,7 @@ from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.audit import AuditQuery, AuditRow
 from gatepost.storage.backends import open_records
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import sqlite_audit_merger, sqlite_audit_writer
+from gatepost.storage.sql import sqlite_audit_connection, sqlite_audit_writer
 from gatepost.storage.sql.sqlite_audit_files import empty_log
 from gatepost.tools.calls.redaction import Redaction
 from tests.audit.conftest import AuditLog, audit_log, tamper, update
@@ -237,7 +237,7 @@ async def test_tampering_is_recorded_after_a_commit_that_failed(
     async with log_after_kill(log, file) as other:
         wal(file).write_bytes(garbage)
         with monkeypatch.context() as patch:
-            patch.setattr(sqlite_audit_merger, "executing", failing_commits())
+            patch.setattr(sqlite_audit_connection, "executing", failing_commits())
             with pytest.raises(StoreUnavailable):
                 await other.note_unmerged()
         await other.note_unmerged()
@@ -323,7 +323,7 @@ import asyncio, os, signal, sys
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import sqlite_audit_merger, sqlite_audit_writer
+from gatepost.storage.sql import sqlite_audit_connection, sqlite_audit_writer
 from tests.audit.conftest import AuditLog
 sqlite_audit_writer.IDLE_S = sqlite_audit_writer.MERGED_S = 60.0
 

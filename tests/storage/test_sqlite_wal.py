@@ -17,7 +17,7 @@ from gatepost.audit.batches import RingLinker
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import RecordsByChain
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import sqlite_audit_merger as merger_module
+from gatepost.storage.sql import sqlite_audit_connection as connection_module
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from tests.storage.test_audit import linked, new_record
@@ -249,7 +249,7 @@ async def test_tables_that_cannot_be_written_are_an_outage(
     """It begins with a failed merge; acknowledged records are merged later."""
     await write(file, acme=1)
     with monkeypatch.context() as patch:
-        patch.setattr(merger_module, "connect", _full)
+        patch.setattr(connection_module, "connect", _full)
         vars(file.store)["_merger"].close()
         with pytest.raises(StoreUnavailable):
             await file.store.link_pending()

@@ -14,7 +14,7 @@ from gatepost.audit.batches import RingLinker
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import ChainHead
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import sqlite_audit_merger as merger_module
+from gatepost.storage.sql import sqlite_audit_connection as connection_module
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import opened
 from gatepost.storage.sql.sqlite import connect
@@ -77,7 +77,7 @@ async def test_no_frame_is_appended_before_the_row_of_the_log_is_written(
 ) -> None:
     """After a kill, no process would know what the first frame continues."""
     with monkeypatch.context() as patch:
-        patch.setattr(merger_module, "connect", _full)
+        patch.setattr(connection_module, "connect", _full)
         with pytest.raises(StoreUnavailable, match="OperationalError"):
             await write(file, 7)
         with pytest.raises(StoreUnavailable, match="OperationalError"):
@@ -103,7 +103,7 @@ async def test_a_changed_write_ahead_log_stays_changed_until_that_is_recorded(
     wal(path).write_bytes(wal_file[:first] + bytes(60) + wal_file[first + 60 :])
     other = await process(path)
     with monkeypatch.context() as patch:
-        patch.setattr(merger_module, "connect", _full)
+        patch.setattr(connection_module, "connect", _full)
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match="OperationalError"):
                 await write(other, 10)
@@ -183,7 +183,7 @@ async def test_an_unexpected_error_of_a_merge_is_an_outage(
         raise MemoryError
 
     with monkeypatch.context() as patch, capture_logs() as logged:
-        patch.setattr(merger_module, "recorded_ends", fail)
+        patch.setattr(connection_module, "recorded_ends", fail)
         patch.setattr(module, "IDLE_S", 0.01)
         vars(file.store)["_merging"].wake()
         async with asyncio.timeout(LONG_WAIT_S):

@@ -13,6 +13,7 @@ import pytest
 from gatepost.audit.batches import RingLinker
 from gatepost.storage.audit import ChainHead
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql import sqlite_audit_connection as connection_module
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from tests.storage.test_sqlite_wal import RING, FileProcess, numbers, path, process, wal, write
 from tests.support.stores import failing_commits
@@ -38,7 +39,7 @@ async def test_a_first_commit_that_failed_loses_no_record(
     """A write-ahead log without a row would be one of another database for the next process."""
     records = await process(path)
     with monkeypatch.context() as patch:
-        patch.setattr(merger_module, "executing", failing_commits(is_late=is_late))
+        patch.setattr(connection_module, "executing", failing_commits(is_late=is_late))
         with pytest.raises(StoreUnavailable, match="OperationalError"):
             await write(records, acme=1)
     await write(records, acme=2)

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.sql.records import SqlRecords, opened
-from gatepost.storage.sql.sqlite_audit_merger import SqliteConnection
+from gatepost.storage.sql.sqlite_audit_connection import SqliteAuditConnection
 from gatepost.storage.sql.tables import ENTRIES
 from tests.conftest import task
 from tests.support.processes import Process, python_environment
@@ -89,7 +89,7 @@ async def test_audit_records_wait_for_the_previous_writer(records: SqlRecords, f
     holder, done = LockHolder(file), threading.Event()
 
     def write() -> None:
-        with SqliteConnection(str(file)).transaction():
+        with SqliteAuditConnection(str(file)).transaction():
             done.set()
 
     writing = asyncio.create_task(asyncio.to_thread(write))
@@ -145,7 +145,7 @@ async def fail_commit(records: SqlRecords, _: Path) -> None:
 async def begin_twice(_: SqlRecords, file: Path) -> None:
     with (
         pytest.raises(StoreUnavailable),
-        SqliteConnection(str(file)).transaction() as execute,
+        SqliteAuditConnection(str(file)).transaction() as execute,
     ):
         execute("BEGIN IMMEDIATE", ())
 
@@ -178,7 +178,7 @@ async def test_no_writer_writes_within_the_transaction_of_another(
         return [*found, is_free(file)]
 
     assert await records.database.transaction(write) == [False, False]
-    with SqliteConnection(str(file)).transaction() as execute:
+    with SqliteAuditConnection(str(file)).transaction() as execute:
         execute("DELETE FROM tasks", ())
         assert not is_free(file)
     assert is_free(file)

@@ -7,10 +7,8 @@ if its records are requested, and that of a killed one.
 """
 
 import os
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from contextlib import ExitStack, suppress
 
 import msgspec
 from msgspec.structs import astuple
@@ -20,30 +18,21 @@ from gatepost.storage.audit import (
     FIRST_WRITER,
     ChainHead,
     ChainKey,
-    Checkpoint,
     Extension,
-    Link,
     Linker,
     NewAuditRecord,
-    RecordsByChain,
-    Segment,
-    Sign,
 )
 from gatepost.storage.audit_segments import Damaged, rows_of
-from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_WALS, stored_head
-from gatepost.storage.sql.audit_sums import rows_of_chain
-from gatepost.storage.sql.database import ANSWER_S, error_summary
-from gatepost.storage.sql.sqlite import connect, overwrite, wals
+from gatepost.storage.sql.database import ANSWER_S
+from gatepost.storage.sql.sqlite import overwrite, wals
+from gatepost.storage.sql.sqlite_audit_connection import SqliteAuditConnection
 from gatepost.storage.sql.sqlite_audit_files import has_ended, keep_copy, opened
 from gatepost.storage.sql.sqlite_audit_statements import (
     Execute,
     ends_of,
-    executing,
     heads_of,
-    newest_checkpoint,
     put,
-    recorded_ends,
     records_since,
     segments_since,
 )
@@ -55,15 +44,10 @@ from gatepost.storage.sql.sqlite_audit_wal import (
     has_more,
     is_behind,
 )
-from gatepost.storage.sql.sqlite_database import check_file, write_lock
 from gatepost.storage.sql.tables import escaped
 
 AT_ONCE = 8_388_608
 """The approximate bytes of frames that one transaction merges."""
-COPIED_BYTES = 4_194_304
-"""The bytes of SQLite's log after which it is copied into the database file, between two merges."""
-CHAIN_BYTES = 16_384
-"""The approximate bytes of SQLite's log that the pages of a chain take, beside its records."""
 PAUSE_S = 0.05
 """How long the restart of a write-ahead log waits for a batch that is being appended."""
 OF_WAL = EVERY_TENANT, FIRST_WRITER
@@ -72,103 +56,6 @@ The chain that records a change of a write-ahead log: the log may have contained
 tenant.
 """
 CHANGED = "a write-ahead log was changed: records that were not in the tables yet may be missing"
-
-
-class SqliteConnection:
-    """The connection that audit records are written with to a SQLite file; for one thread."""
-
-    def __init__(self, path: str) -> None:
-        self.path, self._file = path, os.stat(path)
-        self._connection: sqlite3.Connection | None = None
-        self._uncopied = 0
-        """The approximate bytes that may exist only in SQLite's log."""
-        self.is_commit_unknown = False
-        """Whether a transaction has failed that may have been committed all the same."""
-
-    def write(self, batch: RecordsByChain, link: Link) -> None:
-        """Add a batch to the tables."""
-        if any(batch.values()):
-            with self.transaction() as execute:
-                self.extend(execute, batch, link)
-
-    def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
-        """Add checkpoints, as `AuditStore.sign` does."""
-        new_checkpoints: dict[str, tuple[Checkpoint, ChainHead]] = {}
-        with self.transaction() as execute:
-            for tenant in tenants:
-                heads = [stored_head((tenant, *row[1:])) for row in ends_of(execute, tenant)]
-                newest = newest_checkpoint(execute, tenant)
-                if heads and (signed := sign(heads, newest)) is not None:
-                    new_checkpoints[tenant] = signed
-            rows = [(escaped(tenant), *signed) for tenant, signed in new_checkpoints.items()]
-            checkpoints = [(name, *astuple(checkpoint)) for name, checkpoint, _ in rows]
-            new_heads = [(name, *astuple(head)[1:]) for name, _, head in rows]
-            put(execute, heads=new_heads, checkpoints=checkpoints)
-            self._uncopied += sum(len(row[2]) + len(row[3]) for row in checkpoints)
-        return {tenant: checkpoint for tenant, (checkpoint, _) in new_checkpoints.items()}
-
-    def extend(self, execute: Execute, batch: RecordsByChain, link: Link) -> None:
-        """Add a batch to the tables, within a transaction."""
-        # In the order of the tables: neighbours share pages, which are changed once.
-        escaped_names = [(chain, (escaped(chain[0]), chain[1])) for chain in batch]
-        names = dict(sorted(escaped_names, key=lambda item: item[1]))
-        segments: list[tuple[str, Segment]] = []
-        heads: list[tuple[Any, ...]] = []
-        sums: list[tuple[Any, ...]] = []
-        for chain, before in recorded_ends(execute, names):
-            key = names[chain]
-            linked, head = link(chain, before, batch[chain])
-            segments += [(key[0], segment) for segment in linked]
-            sums += rows_of_chain(*key, linked)
-            heads.append((*key, *astuple(head)[2:]))
-        put(execute, segments, heads, sums)
-        self._uncopied += sum(CHAIN_BYTES + len(segment.records) for _, segment in segments)
-
-    def copy_log(self) -> None:
-        """Copy the log into the database file if it has grown; a failed copy is made later."""
-        if self._uncopied < COPIED_BYTES or self._connection is None:
-            return
-        self._uncopied = 0
-        try:
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.Error:
-            self.close()
-
-    def close(self) -> None:
-        """Close the connection; the next user opens another one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.close()
-
-    @contextmanager
-    def transaction(self) -> Iterator[Execute]:
-        """Run a block in a transaction; raises StoreUnavailable."""
-        with write_lock(self.path), self.reading() as execute:
-            execute("BEGIN IMMEDIATE", ())
-            yield execute
-            self.is_commit_unknown = True
-            execute("COMMIT", ())
-            self.is_commit_unknown = False
-
-    @contextmanager
-    def reading(self) -> Iterator[Execute]:
-        """Run a block with a connection, which is closed if it fails; raises StoreUnavailable."""
-        is_done = False
-        try:
-            check_file(self.path, self._file)
-            if self._connection is None:
-                self._connection = connect(self.path)
-            yield executing(self._connection)
-            is_done = True
-        except sqlite3.Error as error:
-            raise StoreUnavailable(error_summary(error)) from None
-        except OSError as error:
-            reason = f"a write-ahead log of audit records cannot be used: {error.strerror}"
-            raise StoreUnavailable(reason) from None
-        finally:
-            if not is_done:
-                self.close()  # closing rolls back
 
 
 class Merged(msgspec.Struct):
@@ -207,7 +94,7 @@ class Merged(msgspec.Struct):
         self.ends[wal] = self.linker.prove(head)
 
 
-class SqliteMerger(SqliteConnection):
+class SqliteMerger(SqliteAuditConnection):
     """Merges the write-ahead logs; for one thread."""
 
     def open_wal(self, wal: WriteAheadLog, linker: Linker) -> None:
