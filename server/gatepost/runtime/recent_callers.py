@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from gatepost.background import during
-from gatepost.storage.entries import Entries, Entry, EntryValue
+from gatepost.storage.entries import Entry, EntryValue
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records, TenantRecords
 from gatepost_authz.caller import SubjectKind, TenantContext
@@ -314,38 +314,21 @@ async def forget_person(records: TenantRecords, issuer: str, subject: str) -> in
 
     Raises StoreUnavailable; you can then call it again.
     """
-    removed = 0
-
-    def is_person(caller: RecentCaller) -> bool:
-        return caller.issuer == issuer and subject in (caller.subject, caller.actor)
-
-    def without_person(before: tuple[RecentCaller, ...]) -> tuple[RecentCaller, ...]:
-        nonlocal removed
-        remaining = tuple(caller for caller in before if not is_person(caller))
-        removed = len(before) - len(remaining)
-        return remaining
-
-    if not await _replaced(records.entries(SUBJECT), without_person, time.time()):
-        raise StoreUnavailable("others write who has called, all the time")
-    return removed
-
-
-async def _replaced(
-    entries: Entries,
-    change: Callable[[tuple[RecentCaller, ...]], tuple[RecentCaller, ...]],
-    now: float,
-) -> bool:
-    """Change the entry; return False if other processes changed it at each attempt."""
+    entries = records.entries(SUBJECT)
     for _ in range(TRIES):
         entry = await entries.get(KEY)
         before = _read(entry)
-        after = change(before)
-        if after == before:
-            return True
-        value, revision = _value(after), entry.revision if entry else 0
-        if await entries.put(KEY, value, now=now, revision=revision, expires_at=now + KEPT_S):
-            return True
-    return False
+        after = tuple(
+            caller
+            for caller in before
+            if caller.issuer != issuer or subject not in (caller.subject, caller.actor)
+        )
+        if entry is None or after == before:
+            return 0
+        value, now = _value(after), time.time()
+        if await entries.put(KEY, value, now=now, revision=entry.revision, expires_at=now + KEPT_S):
+            return len(before) - len(after)
+    raise StoreUnavailable("others write who has called, all the time")
 
 
 def _value(callers: tuple[RecentCaller, ...]) -> bytes:
