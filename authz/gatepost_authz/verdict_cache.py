@@ -54,7 +54,7 @@ class AcceptedTokens:
     until the token is refused for a reason other than its age.
     """
 
-    def __init__(self, verdicts: int = DEFAULT_CAPACITY) -> None:
+    def __init__(self, verdicts: int) -> None:
         self.apply(verdicts)
         self._resources: OrderedDict[bytes, str] = OrderedDict()
         """By digest, the resource where the token was accepted last."""

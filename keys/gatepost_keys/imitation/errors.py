@@ -25,7 +25,7 @@ class WrittenError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def written_as(
-    shape: Imitation, error: Any, *, is_known_client: bool, resource: str = ""
+    shape: Imitation, error: Any, *, is_known_client: bool, resource: str
 ) -> WrittenError:
     """
     Return Authlib's *error* in the provider's words; *is_known_client* says whether the client

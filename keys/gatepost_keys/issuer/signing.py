@@ -16,7 +16,7 @@ class SigningKeys:
     With *with_next* there is one more key, which is published before it signs.
     """
 
-    def __init__(self, algorithm: str, *, with_next: bool = False) -> None:
+    def __init__(self, algorithm: str, *, with_next: bool) -> None:
         self.algorithm = algorithm
         self._keys = [new_key(algorithm) for _ in range(2 if with_next else 1)]
         self._signing = -2 if with_next else -1

@@ -28,11 +28,8 @@ class StaticCredential:
         tenant: str,
         secrets: SecretCache,
         read: ReadHeaders,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tenant, self._secrets, self._read = tenant, secrets, read
-        self._clock = clock
         self._cached_headers: SignedHeaders | None = None
         self._secrets_version = -1
         self._until = 0.0
@@ -55,7 +52,7 @@ class StaticCredential:
             headers = await self._read()
             self._cached_headers = signed = SignedHeaders(headers, version_of(headers))
             self._secrets_version = self._secrets.known_secrets(self._tenant).version
-            self._until = self._clock() + CACHED_S
+            self._until = time.monotonic() + CACHED_S
             return signed
 
     async def refused(self, headers: SignedHeaders) -> bool:
@@ -72,7 +69,7 @@ class StaticCredential:
         if (
             loaded is None
             or loaded.version != self._secrets_version
-            or self._clock() >= self._until
+            or time.monotonic() >= self._until
         ):
             return None
         return self._cached_headers

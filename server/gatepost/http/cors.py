@@ -9,7 +9,6 @@ from gatepost.http.edge_request import (
     EdgeRequest,
     Preflight,
     is_public_document,
-    only_post,
 )
 from gatepost.http.scope import ANSWER_HEADERS
 
@@ -61,8 +60,8 @@ class Cors:
         self,
         origins: Origins,
         *,
-        allow: Allow = only_post,
-        own_rules: tuple[str, ...] = (),
+        allow: Allow,
+        own_rules: tuple[str, ...],
     ) -> None:
         self._origins = origins
         self._allow = allow

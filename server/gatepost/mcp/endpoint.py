@@ -228,7 +228,7 @@ class Endpoint:
 class Stateless:
     """Serves requests of 2026-07-28, in the order of checks that H-13 gives."""
 
-    def __init__(self, server: McpServer, replies: Replies, *, mirrors: bool = True) -> None:
+    def __init__(self, server: McpServer, replies: Replies, *, mirrors: bool) -> None:
         self._server = server
         self._approval_tools = server.approval_tools
         self._replies = replies

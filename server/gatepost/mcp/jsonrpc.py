@@ -154,7 +154,7 @@ def is_batch(body: bytes) -> bool:
     return body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"["
 
 
-def read_one(body: bytes, *, bounded: bool = False) -> IncomingMessage:
+def read_one(body: bytes, *, bounded: bool) -> IncomingMessage:
     """Read one message; msgspec's errors for invalid JSON are not converted."""
     try:
         envelope = _decode(body)

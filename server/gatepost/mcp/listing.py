@@ -156,7 +156,7 @@ class OfferLists:
     """
 
     def __init__(
-        self, registry: Registry, *, keyring: KeyRing, meta: bytes, page_size: int = PAGE_SIZE
+        self, registry: Registry, *, keyring: KeyRing, meta: bytes, page_size: int
     ) -> None:
         self._registry = registry
         self._keyring = keyring

@@ -118,7 +118,7 @@ class RequestTracing:
     the server knows.
     """
 
-    def __init__(self, tracer: Tracer, registry: Registry, *, names_tenant: bool = False) -> None:
+    def __init__(self, tracer: Tracer, registry: Registry, *, names_tenant: bool) -> None:
         self._tracer, self._registry, self._names_tenant = tracer, registry, names_tenant
 
     def __call__(self, serve: Serve) -> Serve:

@@ -384,7 +384,7 @@ def redact_logs_of(holder: TenantRedactors) -> None:
     _holders.add(holder)
 
 
-def cleaned_for_log(text: str, tenant: str = "") -> str:
+def cleaned_for_log(text: str, tenant: str) -> str:
     """
     Return a text for the log, redacted.
 

@@ -106,7 +106,7 @@ def read_arguments(body: bytes, max_values: int = MAX_VALUES) -> bytes:
     return body
 
 
-def read_object(body: bytes, max_values: int = MAX_VALUES) -> dict[str, Any] | None:
+def read_object(body: bytes, max_values: int) -> dict[str, Any] | None:
     """
     Return the JSON object in the body, None if it holds another value; raises RestRefusal.
 

@@ -153,7 +153,7 @@ INTERNAL_SERVER_ERROR = 500
 class CallTracing:
     """Creates a span for each call."""
 
-    def __init__(self, tracer: Tracer, registry: Registry, *, names_tenant: bool = False) -> None:
+    def __init__(self, tracer: Tracer, registry: Registry, *, names_tenant: bool) -> None:
         self._tracer, self._registry, self._names_tenant = tracer, registry, names_tenant
 
     def __call__(self, serve: ServeCall) -> ServeCall:

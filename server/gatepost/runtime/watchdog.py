@@ -27,8 +27,7 @@ class Watchdog:
     runs, and the place of its code.
     """
 
-    def __init__(self, *, blocked_s: float = BLOCKED_S) -> None:
-        self._blocked_s = blocked_s
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._stopped = threading.Event()
@@ -56,7 +55,7 @@ class Watchdog:
         while not self._stopped.wait(EVERY_S):
             turned_at = self._turned_at
             blocked_s = time.monotonic() - turned_at
-            if blocked_s > self._blocked_s + EVERY_S and turned_at != logged_at:
+            if blocked_s > BLOCKED_S + EVERY_S and turned_at != logged_at:
                 logged_at = turned_at  # once per blockage
                 self._log_block(blocked_s)
 

@@ -227,7 +227,7 @@ class ForkServerClient:
         return StartedProcess(self, request_id, end)
 
     def start_streamed(
-        self, request: Mapping[str, Any], *, input_data: bytes = b"", handles: Sequence[int] = ()
+        self, request: Mapping[str, Any], *, input_data: bytes, handles: Sequence[int] = ()
     ) -> StreamedProcess:
         """
         Start a process for a request that inherits *handles*; its standard input is *input_data*.

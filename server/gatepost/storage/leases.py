@@ -116,7 +116,7 @@ class NumberLease:
         name: str,
         holder: NumberHolder,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self._leases = Leases(records, clock=clock)
         self._name, self._holder = name, holder

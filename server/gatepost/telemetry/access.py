@@ -163,7 +163,7 @@ def is_own(row: AccessRow, names: Set[str]) -> bool:
     )
 
 
-def redacted_row(row: AccessRow, clean: RedactField, names: Set[str] = frozenset()) -> AccessRow:
+def redacted_row(row: AccessRow, clean: RedactField, names: Set[str]) -> AccessRow:
     """Return the row with the secrets of its caller's tenant redacted."""
     at, method, path, status, duration, request_id, caller, peer, correlation, rpc = row
     tenant = None if caller is None else caller.tenant_id

@@ -229,7 +229,7 @@ class OtlpExporter:
         *,
         version: str,
         tls: ssl.SSLContext,
-        proxy: str = "",
+        proxy: str,
     ) -> None:
         self._client = httpx2.Client(verify=tls, proxy=proxy or None, trust_env=False)
         self._names_tenant = settings.trace_tenant

@@ -1,6 +1,5 @@
 """Store the catalogues and pins of upstreams durably, for each tenant."""
 
-import time
 from collections.abc import Callable, Collection
 from hashlib import sha256
 from typing import TypeVar
@@ -37,7 +36,7 @@ class CatalogueStore:
     """The catalogues and pins of all tenants; all methods raise StoreUnavailable."""
 
     def __init__(
-        self, records: Records, counter: ChangeCounter, *, clock: Callable[[], float] = time.time
+        self, records: Records, counter: ChangeCounter, *, clock: Callable[[], float]
     ) -> None:
         self._records, self._counter, self._clock = records, counter, clock
 

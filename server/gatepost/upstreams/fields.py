@@ -56,12 +56,14 @@ def checked_name(name: str) -> str:
     return name
 
 
-def checked_description(description: str, field: str = "description") -> str:
+def checked_description(description: str) -> str:
     """Return *description* if it is short enough; raise InvalidField."""
     if len(description.encode("utf-8", "surrogatepass")) > MAX_DESCRIPTION:
-        raise InvalidField(field, f"The {field} has more than {MAX_DESCRIPTION} bytes.")
+        raise InvalidField("description", f"The description has more than {MAX_DESCRIPTION} bytes.")
     if any(not char.isprintable() and char not in "\n\t" for char in description):
-        raise InvalidField(field, f"The {field} contains a character that cannot be printed.")
+        raise InvalidField(
+            "description", "The description contains a character that cannot be printed."
+        )
     return description
 
 

@@ -42,7 +42,7 @@ def parts_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
     return tuple(names_of(relative))
 
 
-def written_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
+def written_of(path: str, root: str) -> tuple[str, ...]:
     """
     Return the names in a path that is written to.
 

@@ -46,8 +46,7 @@ class ApiStore:
     The most recently used descriptions of all tenants, by tenant; tenants do not share entries.
     """
 
-    def __init__(self, max_bytes: int = CACHED_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._weight = 0
         self._open: OrderedDict[tuple[str, str], ApiDescription] = OrderedDict()
 
@@ -64,7 +63,7 @@ class ApiStore:
             return
         self._open[tenant, key] = document
         self._weight += document.weight
-        while self._weight > self._max_bytes and len(self._open) > 1:
+        while self._weight > CACHED_BYTES and len(self._open) > 1:
             _, oldest = self._open.popitem(last=False)
             self._weight -= oldest.weight
 

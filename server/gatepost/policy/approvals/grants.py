@@ -23,7 +23,6 @@ from gatepost.policy.approvals.policies import (
     IsRevoked,
     is_same_person,
     is_valid_grant,
-    none_revoked,
 )
 from gatepost.policy.approvals.stored_request import StoredApproval
 from gatepost.storage.approvals import (
@@ -89,7 +88,7 @@ class GrantService:
         notifier: ApprovalNotifier,
         clock: Callable[[], float],
         *,
-        is_revoked: IsRevoked = none_revoked,
+        is_revoked: IsRevoked,
     ) -> None:
         self._records, self._notifier = records, notifier
         self._clock, self._is_revoked = clock, is_revoked

@@ -164,7 +164,7 @@ def engine_options() -> dict[str, Any]:
     }
 
 
-def deadline_s(within_s: float | None = None) -> float:
+def deadline_s(within_s: float | None) -> float:
     """Return the deadline of a statement: *within_s*, or by default `ANSWER_S`."""
     return ANSWER_S if within_s is None else within_s
 

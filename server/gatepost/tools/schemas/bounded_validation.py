@@ -173,7 +173,7 @@ class Bounds:
         most_errors: int,
         most_steps: int = MAX_STEPS,
         copying: bool = False,
-        hidden: HiddenArguments = NOTHING_HIDDEN,
+        hidden: HiddenArguments,
     ) -> None:
         self._branching, self._explain, self._make = branching, explain, validator
         self._most_errors, self._most_steps, self._hidden = most_errors, most_steps, hidden

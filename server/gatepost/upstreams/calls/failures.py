@@ -88,7 +88,7 @@ def ended_by(failure: ConnectionFailure) -> Ended:
     return Ended(failure.reason, failure.message, failure.retry_after_s)
 
 
-def malformed(server: UpstreamServer, error: Malformed, *, reads: bool = False) -> ToolFailure:
+def malformed(server: UpstreamServer, error: Malformed, *, reads: bool) -> ToolFailure:
     """Return the failure of a call whose answer cannot be used; the call itself was made."""
     message = f"{server.name} broke the protocol: {error}."
     if reads:
