@@ -13,8 +13,8 @@ from typing_extensions import TypedDict, is_typeddict
 from gatepost.documents.json_shape import decoded
 from gatepost.tools.authoring.encoded_json import checked_json, checked_value, holds_encoded
 from gatepost.tools.authoring.function import awaited
+from gatepost.tools.authoring.generated_schema import schema_of, simplify
 from gatepost.tools.authoring.mixed_content import blocks, encoded, holds_content, is_content
-from gatepost.tools.authoring.schema import Plain, simplify
 from gatepost.tools.offers.offer import CallContext, Invoke, Outcome, ToolFailure
 from gatepost.tools.schemas.raw_schema import validator_of
 
@@ -67,7 +67,7 @@ def returned_by(
     # Decided for each call, because the type of the returned value is known only now.
     shape = hint if is_object else TypedDict("Result", {RESULT: hint})  # type: ignore[operator]
     adapter: TypeAdapter[Any] = TypeAdapter(shape)
-    schema = simplify(adapter.json_schema(schema_generator=Plain, mode="serialization"))
+    schema = schema_of(adapter, mode="serialization")
     if is_object:
         return ReturnConversion(lambda value: structured(_dump(adapter, value)), schema)
     return ReturnConversion(lambda value: wrapped(_dump(adapter, {RESULT: value})), schema)

@@ -1,7 +1,6 @@
 """Derive a JSON Schema 2020-12 from a function's signature, and check arguments against it."""
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import (
@@ -18,16 +17,13 @@ from typing import (
 import msgspec
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import (
-    ErrorDetails,
-    PydanticSerializationError,
-    to_jsonable_python,
-)
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
 from gatepost.documents.json_shape import may_overflow, values_bound
 from gatepost.tools.authoring.dependency import dependency_of
+from gatepost.tools.authoring.generated_schema import schema_of
+from gatepost.tools.authoring.validation_errors import MAX_LISTED, failure_of, is_caused_by_cut
 from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.tools.schemas import core_schema
 from gatepost.tools.schemas.bounded_validation import (
@@ -35,16 +31,11 @@ from gatepost.tools.schemas.bounded_validation import (
     Bounds,
     HiddenArguments,
     decoded,
-    path_of,
-    received,
     structure_of,
 )
 from gatepost.tools.schemas.raw_schema import validator_of
 from gatepost.tools.schemas.schema_branches import branching_of
 from gatepost.tools.schemas.secret import secret_arguments
-
-# As many validation errors as an agent can correct at once; thirty would fill its context window.
-SHOWN_ERRORS = 3
 
 MAX_ERRORS = 10_000
 """
@@ -57,48 +48,8 @@ Values times the alternatives for each; pydantic tries all of them, at 0.3 micro
 """
 MAX_UNKNOWN = 10
 """Maximum number of unknown members that are reported."""
-MAX_LISTED = 1_000
-"""More validation errors are not described, because that takes longer than finding them."""
-
-SHORTENED = frozenset({"too_short", "string_too_short", "string_pattern_mismatch"})
-
-# pydantic names the value by its type ("Input should", "String should"); here it has a name.
-PYDANTIC_SHOULD = re.compile(r"\w+ should (.*)", re.DOTALL)
-
-WITHOUT_VALUE = frozenset(
-    {
-        "bool_type",
-        "dict_type",
-        "float_type",
-        "greater_than",
-        "greater_than_equal",
-        "int_type",
-        "json_invalid",
-        "json_type",
-        "less_than",
-        "less_than_equal",
-        "list_type",
-        "literal_error",
-        "model_type",
-        "multiple_of",
-        "string_pattern_mismatch",
-        "string_too_long",
-        "string_too_short",
-        "string_type",
-        "too_long",
-        "too_short",
-    }
-)
-"""The validation errors whose message never quotes the value; that of an author's validator may."""
 
 ValidateJson = Callable[[bytes], Any]
-
-
-class Plain(GenerateJsonSchema):
-    """Generates schemas without the titles that pydantic derives from names, which cost tokens."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
 
 
 class FunctionArguments(msgspec.Struct, frozen=True):
@@ -119,7 +70,7 @@ def arguments_of(function: Callable[..., Any]) -> FunctionArguments:
     first parameter is not the context, or another has no annotation or cannot be passed by name.
     """
     adapter, parameters = _adapter(function)
-    schema = simplify(adapter.json_schema(schema_generator=Plain))
+    schema = schema_of(adapter)
     for parameter in parameters:
         if parameter.default is not parameter.empty:
             _show_default(schema["properties"][parameter.name], parameter.default)
@@ -161,7 +112,7 @@ class _ArgumentCheck:
             checked: dict[str, Any] = validate(arguments, strict=True)
         except ValidationError as error:
             hidden = self._bounds.hidden(arguments)
-            failure = _failure(error, self._names, hidden)
+            failure = failure_of(error, self._names, hidden)
             if error.error_count() > MAX_LISTED:
                 failure = self._bounds.of_beginning(decoded(arguments), 1, hidden) or failure
         else:
@@ -182,7 +133,7 @@ class _ArgumentCheck:
         try:
             self._validate(msgspec.json.encode(value), strict=True)
         except ValidationError as error:
-            return None if _is_refused(error) else _failure(error, self._names, hidden)
+            return None if is_caused_by_cut(error) else failure_of(error, self._names, hidden)
         return None
 
 
@@ -201,7 +152,7 @@ def texts_of(function: Callable[..., Any]) -> Texts:
     TypeError as `arguments_of` does, and for lists and objects.
     """
     adapter, parameters = _adapter(function)
-    schema = simplify(adapter.json_schema(schema_generator=Plain))
+    schema = schema_of(adapter)
     for name, described in schema["properties"].items():
         if not _is_one_text(described):
             raise TypeError(f"{function.__name__}: {name} is given one text; take it as `str`")
@@ -223,7 +174,7 @@ def texts_of(function: Callable[..., Any]) -> Texts:
         try:
             checked: dict[str, Any] = validate(dict(values))
         except ValidationError as error:
-            failure = _failure(error, names, NOTHING_HIDDEN)
+            failure = failure_of(error, names, NOTHING_HIDDEN)
         else:
             return checked
         return _raised(failure)
@@ -300,98 +251,3 @@ def _show_default(schema: dict[str, Any], default: Any) -> None:
         schema["default"] = to_jsonable_python(default)
     except PydanticSerializationError:
         return  # a default that JSON cannot express is not shown
-
-
-def simplify(schema: dict[str, Any]) -> dict[str, Any]:
-    """Simplify a generated schema: an object at the root, no title, inline definitions."""
-    definitions = schema.pop("$defs", {})
-    tidied: dict[str, Any] = _inline(schema, definitions, ())
-    tidied.pop("title", None)
-    tidied.setdefault("type", "object")
-    tidied.setdefault("properties", {})
-    inlined = {name: _inline(value, definitions, (name,)) for name, value in definitions.items()}
-    reached = _reached(tidied, inlined)
-    if used := {name: inlined[name] for name in inlined if name in reached}:
-        tidied["$defs"] = used
-    return tidied
-
-
-def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
-    """Inline references, because several clients and models do not follow them."""
-    if isinstance(node, list):
-        return [_inline(item, definitions, inside) for item in node]
-    if not isinstance(node, dict):
-        return node
-    name = str(node.get("$ref", "")).removeprefix("#/$defs/")
-    if (
-        name in definitions
-        and name not in inside
-        and name not in _reached(definitions[name], definitions)
-    ):
-        siblings = {key: value for key, value in node.items() if key != "$ref"}
-        target = {k: v for k, v in definitions[name].items() if k != "title"}
-        return _inline({**target, **siblings}, definitions, (*inside, name))
-    return {key: _inline(value, definitions, inside) for key, value in node.items()}
-
-
-def _references(node: Any) -> set[str]:
-    if isinstance(node, list):
-        return set().union(*(_references(item) for item in node))
-    if not isinstance(node, dict):
-        return set()
-    targets = (
-        {node["$ref"].removeprefix("#/$defs/")} if isinstance(node.get("$ref"), str) else set()
-    )
-    return targets.union(*(_references(value) for value in node.values()))
-
-
-def _reached(node: Any, definitions: Mapping[str, Any]) -> set[str]:
-    """Return the names of all definitions that *node* refers to, directly or not."""
-    visited: set[str] = set()
-    unvisited = _references(node)
-    while unvisited:
-        visited |= unvisited
-        unvisited = {
-            n for d in unvisited if d in definitions for n in _references(definitions[d])
-        } - visited
-    return visited
-
-
-def _is_refused(error: ValidationError) -> bool:
-    """Return whether the cut of a document may have caused the validation error."""
-    details = () if error.error_count() > MAX_LISTED else error.errors(include_url=False)
-    return any(detail["type"] in SHORTENED for detail in details)
-
-
-def _failure(error: ValidationError, names: str, hidden: HiddenArguments) -> ToolFailure:
-    count = error.error_count()
-    if count > MAX_LISTED:
-        message = (
-            f"The arguments have {count} validation errors, too many to list. Send less at once."
-        )
-        return ToolFailure("validation", message)
-    details = error.errors(include_url=False)
-    first = details[:SHOWN_ERRORS]
-    sentences = [_sentence(detail, names, hidden) for detail in first]
-    if omitted := len(details) - len(first):
-        sentences.append(f"And {omitted} more.")
-    return ToolFailure(
-        "validation", " ".join(sentences), field=path_of(list(first[0]["loc"])) or None
-    )
-
-
-def _sentence(detail: ErrorDetails, names: str, hidden: HiddenArguments) -> str:
-    field = path_of(list(detail["loc"]))
-    if detail["type"] == "missing":
-        return f"`{field}` is required."
-    if detail["type"] == "extra_forbidden":
-        hint = f"; it takes: {names}" if len(detail["loc"]) == 1 else ""
-        return f"`{field}` is not an argument here{hint}."
-    message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
-    subject = f"`{field}`" if field else "The arguments"
-    secret = hidden.hides(detail["loc"])
-    if secret and detail["type"] not in WITHOUT_VALUE:
-        return f"{subject}: the value is not valid."
-    if match := PYDANTIC_SHOULD.match(message):
-        return f"{subject} should {match[1]}{'' if secret else received(detail['input'])}."
-    return f"{subject}: {message}."
