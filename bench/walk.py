@@ -31,6 +31,7 @@ from gatepost.cli.configuration import examine
 from gatepost.policy.approvals.approval_request import Operator
 from gatepost.runtime import startup
 from gatepost.runtime.http_server import bind
+from gatepost.runtime.server_setup import ServerSetup
 from gatepost.runtime.services import Services
 from gatepost.runtime.stores import keyring_of
 from gatepost.telemetry.access import COLLECTED_S
@@ -251,7 +252,7 @@ def _serve(path: Path, port: int, caller: WalkCaller) -> None:
             caller.services, caller.loop = self, asyncio.get_running_loop()
 
     with replaced(WalkServices):
-        setup = serve.ServerSetup(
+        setup = ServerSetup(
             config=config,
             loaded_packs=loaded_packs,
             keyring=keyring_of(config),

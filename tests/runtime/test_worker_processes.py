@@ -10,12 +10,12 @@ from tests.support.processes import python_environment
 # Workers that only wait, so that the moment of the signal is exact.
 PARENT = """
 import os, signal, socket, sys, time, types
-from gatepost import serve
+from gatepost.runtime.worker_processes import WorkerProcesses
 
 moment = sys.argv[1]
 workers, forked, fork, wait = 2, [], os.fork, os.wait
 
-def work(setup, on_ready, *, number=0):
+def work(setup, on_ready, number):
     on_ready()
     time.sleep(60)
 
@@ -37,10 +37,10 @@ def announce():
     if moment == "wait":
         os.kill(forked[0], signal.SIGKILL)
 
-serve.work, os.fork, os.wait = work, fork_and_signal, wait_and_signal
+os.fork, os.wait = fork_and_signal, wait_and_signal
 config = types.SimpleNamespace(listen=types.SimpleNamespace(workers=workers))
 setup = types.SimpleNamespace(config=config, sock=socket.socket(), reread=None)
-serve.WorkerProcesses(setup, announce).run()
+WorkerProcesses(setup, announce, work).run()
 print("stopped")
 """
 WITHIN_S = 20
@@ -67,7 +67,8 @@ def test_a_signal_at_any_moment_stops_all_workers(moment: str) -> None:
 
 OVERLAPPING = """
 import signal, socket
-from gatepost import serve
+from gatepost.runtime.server_setup import ServerSetup
+from gatepost.runtime.worker_processes import WorkerProcesses
 from gatepost.secrets.keyring import KeyRing
 
 read = []
@@ -79,20 +80,20 @@ def reread():
         signal.raise_signal(signal.SIGHUP)
     return configuration, None
 
-class Parent(serve.WorkerProcesses):
+class Parent(WorkerProcesses):
     def run(self):
         signal.signal(signal.SIGHUP, self._pass_on)
         signal.raise_signal(signal.SIGHUP)
         return self._setup.config
 
-setup = serve.ServerSetup(
+setup = ServerSetup(
     config="old",
     loaded_packs=None,
     keyring=KeyRing.ephemeral(),
     sock=socket.socket(),
     reread=reread,
 )
-print(Parent(setup, print).run())
+print(Parent(setup, print, print).run())
 """
 
 

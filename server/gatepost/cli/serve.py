@@ -10,8 +10,9 @@ from gatepost.cli import TIMINGS
 from gatepost.cli.configuration import checked_configuration, config_option, examine, show
 from gatepost.config.settings import Config
 from gatepost.runtime.http_server import bind
+from gatepost.runtime.server_setup import START_ERRORS, ServerSetup, nothing
 from gatepost.runtime.stores import keyring_of
-from gatepost.serve import START_ERRORS, ServerSetup, nothing, run
+from gatepost.serve import run
 
 if TYPE_CHECKING:
     from gatepost.cli.timings import StartTimings

@@ -34,9 +34,9 @@ from gatepost.dev.token_command import DEFAULT_STATE
 from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
 from gatepost.dev.welcome import lines
 from gatepost.runtime.http_server import bind
+from gatepost.runtime.server_setup import START_ERRORS, ServerSetup
 from gatepost.runtime.signals import exiting_at, note_reloads
 from gatepost.secrets.keyring import KeyRing
-from gatepost.serve import START_ERRORS, ServerSetup
 from gatepost.serve import run as serve
 from gatepost_authz.config import Problem
 from gatepost_keys.imitation import DEVELOPMENT, IMITATIONS, Imitation, nearest
