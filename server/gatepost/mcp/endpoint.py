@@ -15,18 +15,16 @@ from gatepost.mcp.dispatch import REPEATED_HEADER, Dispatch
 from gatepost.mcp.event_stream import EventStream, SseResponse, reads_events, release
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, IncomingMessage, JsonRpcError, is_batch, read
 from gatepost.mcp.methods import Method, served
+from gatepost.mcp.parameter_headers import check_parameter_headers
 from gatepost.mcp.request import (
     NO_KEYS,
     NO_META,
     Exchange,
     Meta,
     Params,
-    arguments_in,
     check_mirrors,
-    check_routed,
     exchange_of,
     key_and_correlation,
-    name_in,
     no_meta,
     read_params,
     read_whole,
@@ -39,9 +37,7 @@ from gatepost.mcp.server import McpRequest, McpServer
 from gatepost.mcp.sessions.client import PendingClientRequests
 from gatepost.mcp.sessions.requests import SessionEndpoint
 from gatepost.mcp.sessions.session import McpSessions
-from gatepost.mcp.tool_calls import unknown_tool
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.calls.registry import UnknownTool
 from gatepost.tools.context.client import NO_CLIENT
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
@@ -382,18 +378,5 @@ class Stateless:
         if name == "tools/call" and (
             params.name in self._routed or (self._source is not None and self._mirrors)
         ):
-            self._check_routed(exchange, params)
+            check_parameter_headers(self._server.registry, exchange, params)
         return method
-
-    def _check_routed(self, exchange: Exchange, params: Params) -> None:
-        name = name_in(params)
-        if name not in self._routed:
-            tool = self._server.registry.tool_of_tenant(exchange.caller, name)
-            if tool is None or not tool.routed:
-                return
-        try:
-            tool = self._server.registry.find(exchange.caller, name)
-        except UnknownTool as unknown:
-            # Check this before the headers: a mismatch would reveal that the tool exists.
-            raise unknown_tool(unknown.name) from None
-        check_routed(exchange.headers, tool, arguments_in(params))

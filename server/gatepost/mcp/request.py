@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from starlette.types import Receive, Scope, Send
 
-from gatepost.documents.json_shape import COUNTED_BYTES, NESTING, decoded, decoder_of, is_deep
+from gatepost.documents.json_shape import COUNTED_BYTES, NESTING, decoder_of, is_deep
 from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.mcp.body import JSON, check_type
 from gatepost.mcp.jsonrpc import (
@@ -31,7 +31,7 @@ from gatepost.tools.context.idempotency_key import (
     correlation_of,
     idempotency_key_of,
 )
-from gatepost.tools.offers.offer import IdempotencyKey, Tool
+from gatepost.tools.offers.offer import IdempotencyKey
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
 
@@ -262,24 +262,13 @@ _ON_THE_WIRE = dict(zip(Params.__struct_fields__, Params.__struct_encode_fields_
 
 _SENTINEL = re.compile(rb"=\?base64\?(.*)\?=", re.DOTALL)
 _VISIBLE = re.compile(rb"[\x20-\x7e\t]*")
-_DECIMAL = re.compile(r"-?[0-9]{1,40}(?:\.0{1,40})?", re.ASCII)
-
-
-def meta_missing(meta: Meta) -> JsonRpcError | None:
-    """Return a refusal that names the missing `_meta` keys, or None (V-01)."""
-    if meta.version is not UNSET and meta.capabilities is not UNSET:
-        return None
-    missing = [
-        name
-        for name, value in ((VERSION, meta.version), (CAPABILITIES, meta.capabilities))
-        if value is UNSET
-    ]
-    return JsonRpcError(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}")
 
 
 def no_meta(meta: Meta) -> JsonRpcError:
-    """Return the refusal for a modern header with a body that names no version (DE-02)."""
-    return meta_missing(meta) or JsonRpcError(INVALID_PARAMS, f"params._meta lacks {VERSION}")
+    """Return the refusal for a modern request that names what its `_meta` lacks (V-01, DE-02)."""
+    members = ((VERSION, meta.version), (CAPABILITIES, meta.capabilities))
+    missing = [name for name, value in members if value is UNSET] or [VERSION]
+    return JsonRpcError(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}")
 
 
 def mismatch(header: str, member: str) -> JsonRpcError:
@@ -339,44 +328,6 @@ def decode_value(value: bytes) -> str | None:
         return decoded.decode() if base64.b64encode(decoded) == encoded[1] else None
     except (binascii.Error, UnicodeDecodeError):
         return None
-
-
-def check_routed(headers: Headers, tool: Tool, arguments: bytes) -> None:
-    """Check that the `Mcp-Param-…` headers of *tool* match its arguments (H-10 to H-12)."""
-    try:
-        values = decoded(arguments)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        # The tool's own parser might accept them: it reads 1e999 as infinity.
-        raise JsonRpcError(INVALID_PARAMS, "params.arguments cannot be read") from None
-    for routed in tool.routed:
-        name = f"Mcp-Param-{routed.header}"
-        value = _member_at(values, routed.path)
-        header = headers.get(name.lower().encode())
-        if value is None:
-            if header is not None:
-                # A proxy may have routed by this value, and the body does not have it.
-                raise mismatch(name, ".".join(routed.path))
-        elif isinstance(value, str | int | float) and (
-            header is None or not _is_same(decode_value(header), value)
-        ):
-            raise mismatch(name, ".".join(routed.path))
-
-
-def _member_at(values: Any, path: tuple[str, ...]) -> Any:
-    for name in path:
-        if not isinstance(values, dict):
-            return None
-        values = values.get(name)
-    return values
-
-
-def _is_same(text: str | None, value: str | float) -> bool:
-    if text is None or isinstance(value, str):
-        return text == value
-    if isinstance(value, bool):
-        return text == ("true" if value else "false")
-    # `42` and `42.0` are the same integer (H-11). A float would lose digits.
-    return bool(_DECIMAL.fullmatch(text)) and int(text.partition(".")[0]) == value
 
 
 KeyAndCorrelation = tuple[IdempotencyKey | None, str | None]
