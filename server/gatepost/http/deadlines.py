@@ -11,9 +11,11 @@ from gatepost.http.flow_control import UnreadLimits, UnreadResponses
 
 log = logging.getLogger(__name__)
 
-# Room above the configured header limit for one credential that the gate refuses itself; A head
-# that never ends is refused here, before it fills the memory.
 HEAD_LINES_BYTES = 96 * 1024
+"""
+Room above the configured header limit for one credential, which the gate refuses itself. A head
+that never ends is refused at this size, before it fills the memory.
+"""
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"

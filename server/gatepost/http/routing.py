@@ -33,7 +33,6 @@ class RouteTable:
     A flat table of routes: a dictionary for fixed paths, then patterns, then *default*.
 
     *routes* are by the label under which the metrics count their requests, the endpoint first.
-
     Paths are compared as the server decoded them, without normalisation. Any other path goes to the
     gate and, with a token, gets 404.
     """

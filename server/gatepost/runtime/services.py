@@ -348,8 +348,9 @@ class Services:
         """
         await close_all(
             self.withdrawn_approvals.aclose,
+            # Running tasks and calls use what is closed after them.
             self.task_runner.aclose,
-            self.runs.aclose,  # first, because running calls use the rest
+            self.runs.aclose,
             self.upstreams.aclose,
             self.audit_writer.aclose,
             *[introspectors.aclose for introspectors in self._introspectors],

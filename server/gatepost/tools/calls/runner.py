@@ -116,8 +116,8 @@ class CallContexts:
 
 class Runner:
     """
-    The only way to call an offer:
-    find → require → stages (limits → check → approvals) → invoke → redact → truncate.
+    The only way to call an offer: find → require → stages → invoke → redact → truncate → record.
+    `gatepost.runtime.stages` has the order of the stages.
 
     Scopes are checked before arguments, so that a caller learns nothing about offers that it may
     not use. Limits are applied before the check of arguments, because checking costs more than
