@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, create_model
 
 from gatepost.check.pack_loading import load
-from gatepost.config.settings import LimitsSettings, ToolsSettings
+from gatepost.config.limits import LimitsSettings
+from gatepost.config.settings import ToolsSettings
 from gatepost.documents.json_shape import MAX_VALUES
 from gatepost.tools.offers.offer import Tool
 from gatepost_packs import BUILT_IN

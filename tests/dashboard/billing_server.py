@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field
 from gatepost import CallContext, FileWrite, Pack, Secret, SettingsLookup, ToolFailure
 from gatepost.audit.record import search
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
-from gatepost.config.settings import Config, LimitsSettings, ToolsSettings
+from gatepost.config.limits import LimitsSettings
+from gatepost.config.settings import Config, ToolsSettings
 from gatepost.dev.token_command import GRANT
 from gatepost.policy.approvals.approval_request import GrantScope
 from gatepost.storage.audit import AuditQuery

@@ -21,7 +21,8 @@ from starlette.routing import Route
 
 from gatepost.app import build_app
 from gatepost.check.pack_loading import load
-from gatepost.config.settings import Config, LimitsSettings, StorageSettings, TenancySettings
+from gatepost.config.limits import LimitsSettings
+from gatepost.config.settings import Config, StorageSettings, TenancySettings
 from gatepost.dashboard.assets import Assets
 from gatepost.dashboard.page import (
     PageRequest,

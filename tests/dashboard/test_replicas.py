@@ -16,8 +16,8 @@ import pytest
 from gatepost.audit import events
 from gatepost.cli import erasure
 from gatepost.cli.stores import OpenStores
-from gatepost.config.limits import NamedToolLimitSettings
-from gatepost.config.settings import Config, LimitsSettings, StorageSettings
+from gatepost.config.limits import LimitsSettings, NamedToolLimitSettings
+from gatepost.config.settings import Config, StorageSettings
 from gatepost.policy.revocation.revocation_records import revocation
 from gatepost.runtime.http_server import bind
 from gatepost.runtime.process_reports import ProcessReporter

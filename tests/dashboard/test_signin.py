@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
-from gatepost.config.settings import LimitsSettings
+from gatepost.config.limits import LimitsSettings
 from gatepost.dashboard.location import valid_page_path
 from gatepost.runtime import refused_tokens
 from gatepost.storage.audit import AuditQuery

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.config.settings import LimitsSettings
+from gatepost.config.limits import LimitsSettings
 from gatepost.dev.composition import dev_config
 from gatepost.dev.given_settings import given_settings
 from tests.support import commands

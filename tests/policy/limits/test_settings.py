@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.config.limits import NamedToolLimitSettings, ToolLimitSettings
-from gatepost.config.settings import LimitsSettings
+from gatepost.config.limits import LimitsSettings, NamedToolLimitSettings, ToolLimitSettings
 from gatepost.policy.limits.rules import ANY, Bound, rules_of
 from tests.support.client import failure, result
 from tests.support.issuers import Idp
