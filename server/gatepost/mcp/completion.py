@@ -9,7 +9,7 @@ from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.request import decode_as
 from gatepost.mcp.responses import completed, failed
 from gatepost.mcp.server import McpRequest, McpServer, counted
-from gatepost.tools.authoring.prompt import CompletionRequest
+from gatepost.tools.authoring.suggestions import CompletionRequest
 from gatepost.tools.calls.registry import Unknown
 from gatepost.tools.offers.offer import Call
 

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gatepost.tools.authoring.prompt import check_of, completer
+from gatepost.tools.authoring.prompt import check_of
 from gatepost.tools.authoring.resource import NO_DOCUMENT, Read
+from gatepost.tools.authoring.suggestions import completer
 from gatepost.tools.context.content import Icon, Relevance
 from gatepost.tools.offers.offer import (
     Annotations,

@@ -14,8 +14,9 @@ from pydantic import AnyUrl, ValidationError
 from gatepost.execution.failure import FailureKind
 from gatepost.tools.authoring.function import OfferOptions, common_members
 from gatepost.tools.authoring.pack_sources import GivenAccess
-from gatepost.tools.authoring.prompt import check_of, completer
+from gatepost.tools.authoring.prompt import check_of
 from gatepost.tools.authoring.resource import NO_DOCUMENT, Read
+from gatepost.tools.authoring.suggestions import completer
 from gatepost.tools.authoring.tool_options import tool_with_schema
 from gatepost.tools.context.client import LEVELS
 from gatepost.tools.offers.offer import CallContext, Outcome, Tool, ToolFailure

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any
 
 import msgspec
 from pydantic_core import to_json
@@ -14,9 +14,9 @@ from gatepost.documents.json_shape import decoded
 from gatepost.tools.authoring.dependency import injected
 from gatepost.tools.authoring.encoded_json import checked_blocks
 from gatepost.tools.authoring.function import OfferOptions, awaited, common_members, description_of
-from gatepost.tools.authoring.prompt import Suggest, completer
 from gatepost.tools.authoring.results import labelled
 from gatepost.tools.authoring.schema import texts_of
+from gatepost.tools.authoring.suggestions import Function, OfferedFunction, P, R, completer
 from gatepost.tools.context.content import (
     Audio,
     Contents,
@@ -34,10 +34,6 @@ from gatepost.tools.offers.uri_template import UriTemplate, is_uri
 log = logging.getLogger(__name__)
 
 _encode = msgspec.json.encode
-
-P = ParamSpec("P")
-R = TypeVar("R")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 CheckValues = Callable[[Mapping[str, str]], dict[str, Any]]
 """Returns the arguments of the function for the values of the variables; raises ToolFailure."""
@@ -75,7 +71,7 @@ class Read(msgspec.Struct, frozen=True):
     uri: str
 
 
-class ResourceFunction(Generic[P, R]):
+class ResourceFunction(OfferedFunction[P, R]):
     """
     A function behind a resource, which can still be called.
 
@@ -88,14 +84,9 @@ class ResourceFunction(Generic[P, R]):
         offer: ResourceOffer | Template,
         keep: Callable[[Template], None],
     ) -> None:
-        self._function = function
+        super().__init__(function)
         self._offer = offer
         self._keep = keep
-        self._suggestions: dict[str, Suggest] = {}
-        self.__doc__ = function.__doc__
-
-    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
-        return self._function(*arguments, **keywords)
 
     def list(self, function: Function) -> Function:
         """

@@ -6,7 +6,7 @@ from typing import Any
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.authoring.prompt import CompletionRequest
+from gatepost.tools.authoring.suggestions import CompletionRequest
 from gatepost.tools.offers.offer import CallContext, Invoke, Outcome
 from gatepost.tools.schemas.header_arguments import routed_arguments
 from gatepost.upstreams.calls.health import UpstreamHealth
