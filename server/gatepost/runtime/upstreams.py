@@ -30,7 +30,6 @@ from gatepost.tools.context.interfaces import ListName, SignedHeaders
 from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration
-from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.change_counter import SUBJECT, ChangeCounter
@@ -116,9 +115,7 @@ class UpstreamServices:
         sealed = SealedHeaders(parts.secrets)
         self.credentials = UpstreamCredentials(self.registry, sealed, lambda: self.configured)
         self.counter = ChangeCounter(parts.records, parts.shared_store)
-        self.store = UpstreamStore(
-            parts.records, sealed, self.counter, configured=InForce(lambda: self.configured)
-        )
+        self.store = UpstreamStore(parts.records, sealed, self.counter, configured=self.configured)
         programs = ProgramServices(self._secret, self._redacted)
         credential_of = self.credentials.for_server
         self.connections = UpstreamConnections(parts.outbound, credential_of, programs)
@@ -165,6 +162,7 @@ class UpstreamServices:
     def apply(self, config: Config) -> None:
         """Use the tables of a configuration from now on."""
         self.configured = ConfiguredUpstreams(config)
+        self.store.apply(self.configured)
         self.registry.apply(config)
 
     def packs(self) -> dict[str, str]:
@@ -264,26 +262,6 @@ class UpstreamServices:
 
     def _redacted(self, tenant: str, text: str) -> str:
         return self._redaction.redactor_for(tenant).clean(text)
-
-
-class InForce:
-    """The registrations of the current configuration, which a reload replaces."""
-
-    def __init__(self, configured: Callable[[], ConfiguredUpstreams]) -> None:
-        self._configured = configured
-
-    @property
-    def tenants(self) -> frozenset[str]:
-        """Return the tenants that tables name."""
-        return self._configured().tenants
-
-    def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:
-        """Return the servers of a tenant."""
-        return self._configured().servers(tenant)
-
-    def agents(self, tenant: str) -> tuple[AgentRegistration, ...]:
-        """Return the agents of a tenant."""
-        return self._configured().agents(tenant)
 
 
 class FetchedCatalogues:

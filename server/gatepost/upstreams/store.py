@@ -107,7 +107,11 @@ class UpstreamStore:
     ) -> None:
         self._records, self.sealed, self.counter, self._clock = records, sealed, counter, clock
         self.catalogues = CatalogueStore(records, counter, clock=clock)
-        self._configured = configured or NothingConfigured()
+        self.apply(configured or NothingConfigured())
+
+    def apply(self, configured: ConfiguredRegistrations) -> None:
+        """Merge in the registrations of this configuration from now on."""
+        self._configured = configured
 
     @property
     def configured_tenants(self) -> frozenset[str]:
