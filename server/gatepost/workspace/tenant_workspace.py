@@ -1,18 +1,14 @@
 """The workspaces of tenants as tools use them."""
 
-import asyncio
 import contextlib
 import os
-import re
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from gatepost.execution.failure import ToolFailure
-from gatepost.execution.threads import settle
 from gatepost.tools.context.interfaces import (
     EditedFile,
     FileHead,
@@ -21,22 +17,16 @@ from gatepost.tools.context.interfaces import (
     WorkspaceFile,
     WorkspaceUsage,
 )
-from gatepost.workspace.ownership import NO_ROOT, PRIVATE, USAGE_FILE, FolderOwnership
+from gatepost.workspace.directory_state import AREA_NAME, DirectoryState
+from gatepost.workspace.ownership import NO_ROOT, PRIVATE
 from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of, written_of
-from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of, resolver_of
+from gatepost.workspace.resolver import Resolver, resolver_of
 from gatepost.workspace.tree import Parts, Tree
-from gatepost.workspace.usage import DEFAULT_QUOTA, Quota, UsageChange, UsageFile, WorkAbandoned
+from gatepost.workspace.usage import DEFAULT_QUOTA, Quota, UsageChange, WorkAbandoned
 
 T = TypeVar("T")
 
-DERIVED_AREA = ".made"
-"""The area for data that packs can recreate; it is not counted."""
-
-AREA_NAME = re.compile(r"[a-z]{1,32}", re.ASCII)
-
 THREADS = 16
-THREADS_PER_TENANT = 4
-"""The maximum number of threads that one tenant uses at once."""
 
 
 class Workspaces:
@@ -89,135 +79,6 @@ class Workspaces:
             os.close(self._root)
 
 
-class DirectoryState:
-    """The state that a tenant's directories share: the usage, and the turns at the threads."""
-
-    def __init__(
-        self,
-        root: int,
-        tenant: str,
-        quota: Quota = DEFAULT_QUOTA,
-        resolver: Resolver | None = None,
-        threads: Executor | None = None,
-        running: set[threading.Event] | None = None,
-    ) -> None:
-        self.root = root
-        self.tenant = tenant
-        self.resolver = resolver or resolver_of()
-        self.usage_file = UsageFile(self._opened, self._count, quota)
-        self.running = set() if running is None else running
-        """The work of all tenants that is running; each is stopped by its event."""
-        self._owned = FolderOwnership(root, tenant, self.resolver)
-        self._threads = threads or ThreadPoolExecutor(THREADS_PER_TENANT, "workspace")
-        self._running_threads = asyncio.Semaphore(THREADS_PER_TENANT)
-        self._changes = asyncio.Lock()
-
-    async def run(self, work: Callable[[threading.Event], T]) -> T:
-        """
-        Run blocking work in a thread; it gets an event that is set when the caller stops waiting.
-        """
-        loop = asyncio.get_running_loop()
-        async with self._running_threads:
-            stop = threading.Event()
-            self.running.add(stop)
-            # Not the future of `run_in_executor`: if its wait is cancelled, so is the work, while
-            # its thread continues and its result is lost.
-            answer: asyncio.Future[T] = loop.create_future()
-            try:
-                ended = self._threads.submit(self._check_owner_and_run, work, stop)
-            except RuntimeError:  # no thread can be started, but the work may be queued
-                stop.set()
-                self.running.discard(stop)
-                raise
-            ended.add_done_callback(partial(self._report_end, loop, stop, answer))
-            try:
-                return await answer
-            except asyncio.CancelledError:
-                stop.set()
-                raise
-
-    def _report_end(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        stop: threading.Event,
-        answer: asyncio.Future[T],
-        ended: Future[T],
-    ) -> None:
-        """Hand the end of work to the event loop; called in any thread."""
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(self._settle, stop, answer, ended)
-
-    def _settle(self, stop: threading.Event, answer: asyncio.Future[T], ended: Future[T]) -> None:
-        self.running.discard(stop)
-        if ended.cancelled():
-            answer.cancel()
-            return
-        error = ended.exception()
-        settle(answer, ended.result() if error is None else None, error)
-
-    async def change(self, work: Callable[[UsageChange, threading.Event], T]) -> T:
-        """Run blocking work that changes files: one change at a time, counted."""
-
-        def counted(stop: threading.Event) -> T:
-            with self.usage_file.changing(stop) as delta:
-                return work(delta, stop)
-
-        async with self._changes:
-            return await self.run(counted)
-
-    def _check_owner_and_run(
-        self, work: Callable[[threading.Event], T], stop: threading.Event
-    ) -> T:
-        if stop.is_set():
-            raise WorkAbandoned
-        self._owned.check()
-        return work(stop)
-
-    def cache_path(self) -> Path:
-        """Return the path of the area for data that packs can recreate."""
-        handle = self._folder((PRIVATE, self.tenant, DERIVED_AREA))
-        try:
-            return Path(place_of(handle))
-        finally:
-            os.close(handle)
-
-    def _opened(self) -> int:
-        """Open the usage file; each change has its own handle, so that they exclude one another."""
-        handle = self._folder((PRIVATE, self.tenant))
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            return os.open(USAGE_FILE, flags, 0o600, dir_fd=handle)
-        finally:
-            os.close(handle)
-
-    def _folder(self, names: Sequence[str]) -> int:
-        """Return a handle of the folder; create it if it is missing, without following links."""
-        handle = os.dup(self.root)
-        try:
-            for name in names:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o700, dir_fd=handle)
-                subfolder = self.resolver.open(handle, (name,), DIRECTORY)
-                os.close(handle)
-                handle = subfolder
-        except OSError:
-            os.close(handle)
-            raise
-        return handle
-
-    def _count(self) -> WorkspaceUsage:
-        handle = self.resolver.open(self.root, (PRIVATE, self.tenant), DIRECTORY)
-        try:
-            areas = [name for name in os.listdir(handle) if AREA_NAME.fullmatch(name)]
-        finally:
-            os.close(handle)
-        folders = [(self.tenant,), *((PRIVATE, self.tenant, area) for area in areas)]
-        counts = [Tree(self.root, folder, self.resolver, "").count() for folder in folders]
-        return WorkspaceUsage(
-            sum(count.bytes for count in counts), sum(count.files for count in counts)
-        )
-
-
 class TenantWorkspace:
     """
     One tenant's directory, created at the first write; see the Workspace protocol.
@@ -240,11 +101,7 @@ class TenantWorkspace:
         self._shown_root = self._tree.shown_path or SHOWN_ROOT
 
     async def write(self, path: str, data: bytes, *, mkdirs: bool = True) -> str:
-        """
-        Write a whole file atomically, and return the path as tools show it.
-
-        Answers the path as tools show it.
-        """
+        """Write a whole file atomically, and return the path as tools show it."""
         parts, tree = self._written(path), self._tree
         await self._home.change(
             lambda delta, stop: tree.write(parts, data, delta, stop, mkdirs=mkdirs)
