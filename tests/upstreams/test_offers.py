@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.tools.authoring.resource import document
-from gatepost.tools.calls.registry import Registry
-from gatepost.tools.offers.offer import CallContext, Effects, Offer, Tool, ToolFailure
+from gatepost.tools.offers.offer import Effects, Offer, Tool, ToolFailure
 from gatepost.tools.offers.offer_kinds import Prompt, ResourceOffer, Template
 from gatepost.upstreams.assembly import FetchedLists, assembled
 from gatepost.upstreams.catalogue import Catalogue, Section
@@ -293,39 +291,32 @@ def test_an_invalid_definition_is_left_out_alone(lists: Any) -> None:
     assert "cannot be offered" in offered_here.left_out[0].reason
 
 
-def own_offers() -> list[Offer]:
-    """Return offers of the configuration."""
-
-    def note(ctx: CallContext) -> str:
-        """Return a note."""
-        return ""
-
-    def notes(ctx: CallContext, name: str) -> str:
-        """Return a note."""
-        return name
-
-    return [
-        document(note, "note://first", None, "notes", {}),
-        document(notes, "notes://all/{name}", None, "notes", {}),
-    ]
+def offers_of_notes() -> ServerOffers:
+    """Return the offers of a server with a resource and a template."""
+    return offers_of(
+        registered("notes"),
+        resources=[{"uri": "note://first", "name": "x"}],
+        templates=[{"uriTemplate": "notes://all/{name}", "name": "x"}],
+    )
 
 
 def test_a_uri_belongs_to_the_first_server_that_offers_it() -> None:
-    """The configuration comes first, then the server that was registered first."""
+    """The server that was registered first comes first."""
     uris = [{"uri": uri, "name": "x"} for uri in ("note://first", "notes://all/a", "crm://a")]
     first = offers_of(registered("first"), resources=uris)
     second = offers_of(registered("second"), resources=uris)
-    offers, left_out = merged([first, second], own_offers())
+    offers, left_out = merged([offers_of_notes(), first, second])
 
     assert [(offer.key, offer.origin.server) for offer in offers if offer.origin] == [
-        ("crm://a", "first")
+        ("note://first", "notes"),
+        ("notes://all/{name}", "notes"),
+        ("crm://a", "first"),
     ]
     assert [(offer.key, offer.reason) for offer in left_out["id-second"]] == [
-        ("note://first", "Gatepost has this name or URI already"),
-        ("notes://all/a", "Gatepost has this name or URI already"),
+        ("note://first", "notes has this name or URI already"),
+        ("notes://all/a", "notes has this name or URI already"),
         ("crm://a", "first has this name or URI already"),
     ]
-    assert len(Registry([*own_offers(), *offers]).documents) == 2
 
 
 @pytest.mark.parametrize(
@@ -340,9 +331,9 @@ def test_a_uri_belongs_to_the_first_server_that_offers_it() -> None:
 def test_a_template_does_not_match_uris_of_other_servers(template: str, is_offered: bool) -> None:
     """Neither a longer nor a shorter prefix matches another server's URIs."""
     offered_here = offers_of(registered(), templates=[{"uriTemplate": template, "name": "x"}])
-    offers, _ = merged([offered_here], own_offers())
+    offers, _ = merged([offers_of_notes(), offered_here])
 
-    assert bool(offers) == is_offered
+    assert (offered_here.offers[0] in offers) == is_offered
 
 
 def test_the_later_of_two_servers_of_the_same_name_offers_nothing() -> None:
@@ -353,7 +344,7 @@ def test_the_later_of_two_servers_of_the_same_name_offers_nothing() -> None:
         offers_of(registered(), tools=[tool("b")]).offers,
         (),
     )
-    offers, left_out = merged([offered_here, other], ())
+    offers, left_out = merged([offered_here, other])
 
     assert [offer.name for offer in offers] == ["mcp_crm__a"]
     assert "another server of this name" in left_out["other"][0].reason

@@ -71,14 +71,11 @@ class UpstreamOffers:
         watch: ChangeWatch,
         calls: OfferCalls,
         *,
-        gatepost_offers: Iterable[Offer] = (),
-        in_use: CatalogueDemandListener | None = None,
+        in_use: CatalogueDemandListener,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make the source; no upstream replaces one of the *gatepost_offers*."""
         self._store, self._watch, self._calls, self._clock = store, watch, calls, clock
-        self._gatepost_offers = tuple(gatepost_offers)
-        self._in_use = in_use or CatalogueDemandListener()
+        self._in_use = in_use
         self._tenants: OrderedDict[str, _Snapshot] = OrderedDict()
         self._callers: OrderedDict[tuple[str, Principal], _Snapshot] = OrderedDict()
         watch.notify(self._changed)
@@ -184,7 +181,7 @@ class UpstreamOffers:
             self._built, {**built_before, **snapshot.built}, catalogues
         )
         built = [offers_of_server for _, _, offers_of_server in snapshot.built.values()]
-        offers, left_out = merged(built, self._gatepost_offers)
+        offers, left_out = merged(built)
         snapshot.left_out = left_out
         ttl_ms = min((catalogue.ttl_ms for _, catalogue in catalogues), default=None)
         rebuilt = TenantOffers(
@@ -223,21 +220,17 @@ class UpstreamOffers:
 
 
 def merged(
-    servers: Iterable[ServerOffers], gatepost_offers: Iterable[Offer]
+    servers: Iterable[ServerOffers],
 ) -> tuple[tuple[Offer, ...], dict[str, tuple[LeftOut, ...]]]:
     """
     Return the offers of several servers together, and what of each is left out.
 
-    Names and URIs belong to the configuration first, then to the server that is registered
-    longest. A template takes no URIs that could be another owner's.
+    Names and URIs belong to the server that is registered longest. A template takes no URIs that
+    could be another server's. Offers of the configuration come before all of them
+    (`VisibleOffers`).
     """
-    owners: dict[tuple[str, str], str] = {
-        (offer.kind, offer.key): "Gatepost" for offer in gatepost_offers
-    }
-    templates = [("Gatepost", offer) for offer in gatepost_offers if isinstance(offer, Template)]
-    documents = [
-        ("Gatepost", offer) for offer in gatepost_offers if isinstance(offer, ResourceOffer)
-    ]
+    owners: dict[tuple[str, str], str] = {}
+    templates: list[tuple[str, Template]] = []
     offers: list[Offer] = []
     left_out: dict[str, tuple[LeftOut, ...]] = {}
     names: set[str] = set()
@@ -257,7 +250,6 @@ def merged(
             problems.append(LeftOut(section="tools", key="", reason=reason))
         names.add(name)
         templates += [(name, offer) for offer in accepted if isinstance(offer, Template)]
-        documents += [(name, offer) for offer in accepted if isinstance(offer, ResourceOffer)]
         offers += accepted
         left_out[of_server.server.id] = tuple(problems)
     return tuple(offers), left_out
