@@ -11,7 +11,6 @@ from gatepost.mcp.responses import completed, failed
 from gatepost.mcp.server import McpRequest, McpServer, counted
 from gatepost.tools.authoring.suggestions import CompletionRequest
 from gatepost.tools.calls.registry import Unknown
-from gatepost.tools.offers.offer import Call
 
 WITHOUT_CONTEXT = "2025-03-26"
 
@@ -51,16 +50,9 @@ async def complete(server: McpServer, ask: McpRequest) -> bytes:
     key = reference.name if reference.type == "ref/prompt" else reference.uri
     if (":" in key) is (reference.type == "ref/prompt"):
         raise unknown_reference()
-    call = Call(
-        caller=ask.caller,
-        name=key,
-        arguments=_encode(CompletionRequest(typed.name, typed.value, context_arguments)),
-        request_id=ask.request_id,
-        kind="completion",
-        peer=ask.peer,
-    )
+    arguments = _encode(CompletionRequest(typed.name, typed.value, context_arguments))
     try:
-        outcome = await server.runner.run(call)
+        outcome = await server.runner.run(ask.call("completion", key, arguments))
     except Unknown:
         raise unknown_reference().counted() from None
     if outcome.failure is not None:

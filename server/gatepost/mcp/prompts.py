@@ -8,7 +8,6 @@ from gatepost.mcp.responses import block, completed, failed
 from gatepost.mcp.server import McpRequest, McpServer, counted
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.calls.registry import Unknown
-from gatepost.tools.offers.offer import Call
 from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode
@@ -24,15 +23,7 @@ async def list_prompts(server: McpServer, ask: McpRequest) -> bytes:
 async def get_prompt(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `prompts/get`."""
     name = name_in(ask.params)
-    call = Call(
-        caller=ask.caller,
-        name=name,
-        arguments=arguments_in(ask.params),
-        request_id=ask.request_id,
-        kind="prompt",
-        client=ask.client,
-        peer=ask.peer,
-    )
+    call = ask.call("prompt", name, arguments_in(ask.params), ask.client)
     try:
         outcome = await server.runner.run(call)
     except Unknown as unknown:

@@ -16,7 +16,6 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.authoring.resource import Read
 from gatepost.tools.calls.registry import Unknown
 from gatepost.tools.context.client import MissingCapability, ProtocolError
-from gatepost.tools.offers.offer import Call
 from gatepost.tools.offers.offer_kinds import Lister, ResourceOffer, Template
 from gatepost.tools.offers.uri_template import MAX_CHARACTERS
 from gatepost_authz.errors import AuthError
@@ -58,15 +57,7 @@ async def list_templates(server: McpServer, ask: McpRequest) -> bytes:
 async def read_document(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `resources/read`."""
     uri = uri_in(ask.params)
-    call = Call(
-        caller=ask.caller,
-        name=uri,
-        arguments=_encode(Read(uri)),
-        request_id=ask.request_id,
-        kind="document",
-        client=ask.client,
-        peer=ask.peer,
-    )
+    call = ask.call("document", uri, _encode(Read(uri)), ask.client)
     try:
         outcome = await server.runner.run(call)
     except Unknown as unknown:
@@ -102,16 +93,8 @@ async def _entries(
     server: McpServer, ask: McpRequest, lister: Lister
 ) -> tuple[Mapping[str, Any], ...]:
     """Return the entries of one lister; none if it fails, so that the others are still listed."""
-    call = Call(
-        caller=ask.caller,
-        name=lister.key,
-        arguments=b"{}",
-        request_id=ask.request_id,
-        kind="listing",
-        peer=ask.peer,
-    )
     try:
-        outcome = await server.runner.run(call)
+        outcome = await server.runner.run(ask.call("listing", lister.key, b"{}"))
     except (AuthError, MissingCapability):
         return ()
     except ProtocolError:

@@ -30,7 +30,7 @@ from gatepost.tools.calls.registry import Registry, Unknown
 from gatepost.tools.calls.runner import Runner
 from gatepost.tools.calls.tool_search import CALL
 from gatepost.tools.context.client import NO_CLIENT, Client
-from gatepost.tools.offers.offer import IdempotencyKey, Tool
+from gatepost.tools.offers.offer import Call, IdempotencyKey, OfferKind, Tool
 from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode
@@ -59,6 +59,20 @@ class McpRequest(msgspec.Struct, frozen=True):
     """The caller's correlation id."""
     peer: str = ""
     """The client's address (`Exchange.peer`)."""
+
+    def call(
+        self, kind: OfferKind, name: str, arguments: bytes, client: Client = NO_CLIENT
+    ) -> Call:
+        """Return the call of an offer other than a tool, which *client* can follow."""
+        return Call(
+            caller=self.caller,
+            name=name,
+            arguments=arguments,
+            request_id=self.request_id,
+            kind=kind,
+            client=client,
+            peer=self.peer,
+        )
 
 
 class McpServer:

@@ -10,7 +10,6 @@ from gatepost.mcp.request import uri_in
 from gatepost.mcp.responses import completed, failed
 from gatepost.mcp.server import McpRequest, McpServer, counted
 from gatepost.tools.calls.registry import Unknown
-from gatepost.tools.offers.offer import Call
 
 _encode = msgspec.json.encode
 
@@ -42,17 +41,8 @@ async def read_folder(server: McpServer, ask: McpRequest) -> bytes:
 
 
 async def _entry(server: McpServer, ask: McpRequest, uri: str) -> Mapping[str, object]:
-    call = Call(
-        caller=ask.caller,
-        name=uri,
-        arguments=b"{}",
-        request_id=ask.request_id,
-        kind="skill",
-        client=ask.client,
-        peer=ask.peer,
-    )
     try:
-        outcome = await server.runner.run(call)
+        outcome = await server.runner.run(ask.call("skill", uri, b"{}", ask.client))
     except Unknown:
         unknown = JsonRpcError(INVALID_PARAMS, "Unknown skill", data={"uri": uri[:1024]})
         raise unknown.counted() from None
