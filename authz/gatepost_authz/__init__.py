@@ -14,9 +14,7 @@ from gatepost_authz.config import (
     Issuer,
     Network,
     Problem,
-    Resource,
     RoleRule,
-    Target,
     TenantRule,
 )
 from gatepost_authz.effective_rules import EffectiveRule, effective_rules
@@ -45,6 +43,7 @@ from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
 from gatepost_authz.pinning import PinningTransport
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.protected_app import ProtectedApp
+from gatepost_authz.protected_resource import Resource, Target
 from gatepost_authz.scopes import Implications
 from gatepost_authz.signature import IssuerKeys
 from gatepost_authz.signed_introspection import SignedTokenIntrospection

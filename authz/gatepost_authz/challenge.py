@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gatepost_authz.config import Target
 from gatepost_authz.errors import (
     AuthError,
     InsufficientAuthentication,
@@ -14,6 +13,7 @@ from gatepost_authz.errors import (
     MissingToken,
 )
 from gatepost_authz.headers import HeaderField
+from gatepost_authz.protected_resource import Target
 
 SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 """A scope or acr value: printable, without space, quote or backslash (RFC 6750 section 3)."""

@@ -9,15 +9,9 @@ from urllib.parse import urlsplit
 
 from gatepost_authz import exposure, introspection_problems, token_problems
 from gatepost_authz.challenge import SCOPE_TOKEN
-from gatepost_authz.config import (
-    TENANT,
-    TENANT_ID,
-    UNSAFE,
-    DashboardClient,
-    Issuer,
-    Problem,
-)
+from gatepost_authz.config import TENANT_ID, UNSAFE, DashboardClient, Issuer, Problem
 from gatepost_authz.presets import PRESETS
+from gatepost_authz.protected_resource import TENANT
 from gatepost_authz.tenant import closed_set, names_by_segment
 
 OPERATOR = "operator"

@@ -12,9 +12,9 @@ from gatepost_authz import signature
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claim_values import line
 from gatepost_authz.claims import check_times, registered
-from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.issuers import TrustedIssuer
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.signature import proved
 from gatepost_authz.verifier import DEVELOPMENT_KID, KeySource
 

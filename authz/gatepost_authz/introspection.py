@@ -13,7 +13,6 @@ from gatepost_authz.answer_cache import (
 )
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
-from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuer_key_sets import is_introspected
@@ -23,6 +22,7 @@ from gatepost_authz.issuers import (
     has_opaque_tokens,
     prefix_of,
 )
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
 from gatepost_authz.verdict_cache import DEFAULT_CAPACITY, AcceptedTokens
 from gatepost_authz.verifier import looks_like_jwt

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gatepost_authz.claims import ExpectedClaims
-from gatepost_authz.config import Issuer, Target
+from gatepost_authz.config import Issuer
 from gatepost_authz.jwk import with_synonyms
 from gatepost_authz.presets import PRESETS, Preset, adjusted
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.tenant import (
     TenantRules,
     client_tenants,

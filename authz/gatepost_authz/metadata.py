@@ -7,7 +7,8 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost_authz.challenge import words
-from gatepost_authz.config import TENANT_ID, WELL_KNOWN, Resource, Target
+from gatepost_authz.config import TENANT_ID
+from gatepost_authz.protected_resource import WELL_KNOWN, Resource, Target
 
 LIFETIME_S = 300
 """The cache lifetime of the document, which is also the delay until clients notice a new issuer."""

@@ -8,9 +8,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken, MalformedCredentials, MissingToken
 from gatepost_authz.headers import HeaderField, IdentityHeaders, IdentityHeadersApp
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.verifier import TokenVerifier
 
 MAX_TOKEN = 16 * 1024

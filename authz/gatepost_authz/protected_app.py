@@ -8,12 +8,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.check import problems
-from gatepost_authz.config import Issuer, Network, Resource
+from gatepost_authz.config import Issuer, Network
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.metadata import MetadataRoutes
 from gatepost_authz.middleware import BearerMiddleware
+from gatepost_authz.protected_resource import Resource
 from gatepost_authz.tenant import Policy
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier

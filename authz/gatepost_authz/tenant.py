@@ -14,9 +14,10 @@ import msgspec
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claim_values import MISSING, lookup
 from gatepost_authz.claims import MAX_TEXT, AcceptedClaims
-from gatepost_authz.config import TENANT_ID, ClientRule, Issuer, RoleRule, Target
+from gatepost_authz.config import TENANT_ID, ClientRule, Issuer, RoleRule
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.presets import Preset
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.scopes import Implications
 
 HASHED = re.compile(r"t-[a-z2-7]{26}", re.ASCII)

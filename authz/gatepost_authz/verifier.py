@@ -9,9 +9,9 @@ from gatepost_authz import signature
 from gatepost_authz.answer_cache import ACTIVE_S
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
-from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, ExpiredToken, InvalidToken, IssuerUnavailable
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.signature import IssuerKeys, proved, try_each
 from gatepost_authz.signed_introspection import SignedTokenIntrospection, introspected_claims
 from gatepost_authz.tenant import Policy, caller_from, name_tenant

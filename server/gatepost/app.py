@@ -26,9 +26,9 @@ from gatepost.runtime.services import Services
 from gatepost.runtime.version import version
 from gatepost.tools.calls.registry import Registry
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource, SiblingPaths
 from gatepost_authz.metadata import MetadataRoutes
 from gatepost_authz.middleware import BearerMiddleware, ResourceLookup
+from gatepost_authz.protected_resource import Resource, SiblingPaths
 
 RoutePaths = tuple[str, ...]
 

@@ -12,7 +12,7 @@ import pytest
 
 from gatepost_authz import JwtVerifier, TrustedIssuer, VerdictCache
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import Introspection, Issuer, Target, TenantRule
+from gatepost_authz.config import Introspection, Issuer, TenantRule
 from gatepost_authz.discovery import Discovery
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
@@ -22,6 +22,7 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.jwk import VerificationKey, import_set
 from gatepost_authz.keyset import FetchedKeys, KeySet
 from gatepost_authz.keyset import KeySetClock as Times
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
 from tests.support.issuers import Idp, Receive, Scope, Send, TokenFactory, jwk, respond, rsa_key

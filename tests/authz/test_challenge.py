@@ -11,7 +11,6 @@ from mcp.client.auth.utils import extract_field_from_www_auth
 from starlette.types import Message
 
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import (
     AuthError,
     ExpiredToken,
@@ -25,6 +24,7 @@ from gatepost_authz.errors import (
     WrongAudience,
 )
 from gatepost_authz.middleware import OneStepSend, send_response
+from gatepost_authz.protected_resource import Resource, Target
 from tests.support.measuring import each
 
 Read = Callable[[str, str], str | None]

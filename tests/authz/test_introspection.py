@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gatepost_authz.answer_cache import REMEMBERED, AnswerCache, RandomCache
-from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.introspector import MAX_RUNNING
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.tenant import Policy
 from tests.authz.conftest import NOW, TARGET, OpaqueTokenGate, tenant_target, until
 from tests.support.issuers import base64url_encoded

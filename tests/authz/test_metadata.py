@@ -7,8 +7,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Router
 
-from gatepost_authz.config import Resource
 from gatepost_authz.metadata import MetadataRoutes
+from gatepost_authz.protected_resource import Resource
 from tests.support.measuring import each
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"

@@ -6,9 +6,9 @@ import pytest
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
+from gatepost_authz.protected_resource import Resource, Target
 
 METADATA_URL = "https://h/mcp/.well-known/oauth-protected-resource"
 

@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from gatepost_authz.check import ASYMMETRIC, problems
-from gatepost_authz.config import Issuer, Resource
+from gatepost_authz.config import Issuer
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable
 from gatepost_authz.introspector import Introspectors, active
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey, import_set
 from gatepost_authz.presets import PRESETS
+from gatepost_authz.protected_resource import Resource
 from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier, Verifiers

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gatepost_authz.config import Resource
+from gatepost_authz.protected_resource import Resource
 from tests.support.measuring import each
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"

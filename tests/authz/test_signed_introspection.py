@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from gatepost_authz import JwtVerifier, VerdictCache
-from gatepost_authz.config import Introspection, Target, TenantRule
+from gatepost_authz.config import Introspection, TenantRule
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.tenant import Policy
 from gatepost_authz.token_rules import TokenRules

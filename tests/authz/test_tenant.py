@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claim_values import lookup
 from gatepost_authz.claims import check_claims
-from gatepost_authz.config import TENANT_ID, Issuer, RoleRule, Target, TenantRule
+from gatepost_authz.config import TENANT_ID, Issuer, RoleRule, TenantRule
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, Preset
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy, caller_from, tenant_id
 from tests.authz.conftest import FORGE, ISSUER, NOW, RIVAL_ISSUER, TARGET, issuer

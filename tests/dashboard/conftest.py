@@ -40,7 +40,8 @@ from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import Edge
 from gatepost.runtime.http_server import bind
 from gatepost.runtime.services import Services, SourceOf
-from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, TenantRule
+from gatepost_authz.config import DashboardClient, Issuer, RoleRule, TenantRule
+from gatepost_authz.protected_resource import Resource
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from gatepost_keys.issuer import IssuerSettings, StaticClient, app
 from gatepost_keys.mint import TokenSubject as User

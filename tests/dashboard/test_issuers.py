@@ -10,7 +10,8 @@ import pytest
 from gatepost.config.settings import Config
 from gatepost.dashboard.cookie import Cookies
 from gatepost.dashboard.security_headers import security_headers_of
-from gatepost_authz.config import Introspection, Issuer, Resource, TenantRule
+from gatepost_authz.config import Introspection, Issuer, TenantRule
+from gatepost_authz.protected_resource import Resource
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from tests.dashboard.conftest import (
     CLIENT,

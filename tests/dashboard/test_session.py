@@ -14,7 +14,7 @@ from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import Target
+from gatepost_authz.protected_resource import Target
 from tests.dashboard.conftest import DashboardServer
 from tests.support.client import exchange, read_answer, request
 from tests.support.measuring import ManualClock, eventually

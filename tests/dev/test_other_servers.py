@@ -24,9 +24,10 @@ from gatepost.dev.imitating import (
     sign_in_scopes,
 )
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import Issuer, Resource
+from gatepost_authz.config import Issuer
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey, import_set
+from gatepost_authz.protected_resource import Resource
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verdict_cache import VerdictCache

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.rest.responses import RETRY_AFTER_S, TABLE
-from gatepost_authz.config import Resource, SiblingPaths
+from gatepost_authz.protected_resource import Resource, SiblingPaths
 from tests.architecture.source import ROOT
 from tests.support import commands
 from tests.support.commands import shell_output

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.middleware import BearerMiddleware
+from gatepost_authz.protected_resource import Resource, Target
 from tests.support.endpoint import JSON, META, URL, VERSION, EndpointClient, message
 from tests.support.measuring import each
 

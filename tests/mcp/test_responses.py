@@ -5,7 +5,7 @@ import pytest
 from gatepost.mcp.jsonrpc import JsonRpcError
 from gatepost.mcp.responses import Replies
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource
+from gatepost_authz.protected_resource import Resource
 
 CONSTANT_ERROR = JsonRpcError(-32600, "As many others")
 

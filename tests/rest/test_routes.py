@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatepost_authz.config import Resource, SiblingPaths
+from gatepost_authz.protected_resource import Resource, SiblingPaths
 from tests.support.client import RestClient, challenge_of
 from tests.support.issuers import Idp
 from tests.support.measuring import each

@@ -33,8 +33,8 @@ from gatepost.tools.offers.tenant_offers import OfferSource
 from gatepost.workspace import TenantWorkspace, Workspaces
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource
 from gatepost_authz.middleware import CALLER
+from gatepost_authz.protected_resource import Resource
 from gatepost_packs import demo
 from tests.support.measuring import ManualClock
 

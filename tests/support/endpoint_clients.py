@@ -15,8 +15,8 @@ from gatepost.tools.calls.runner import Runner
 from gatepost.tools.offers.offer import Tool
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource, SiblingPaths
 from gatepost_authz.middleware import CALLER
+from gatepost_authz.protected_resource import Resource, SiblingPaths
 from tests.support.endpoint import (
     JSON,
     META,

@@ -5,9 +5,10 @@ from urllib.parse import urlsplit
 
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
-from gatepost_authz.config import TENANT, Issuer, Problem
+from gatepost_authz.config import Issuer, Problem
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS
+from gatepost_authz.protected_resource import TENANT
 
 ABOUT_PEOPLE = frozenset({"openid", "profile", "email", "offline_access"})
 NAME = "/dashboard"

@@ -10,13 +10,14 @@ import msgspec
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost_authz.client_authentication import credentials
-from gatepost_authz.config import TENANT, UNSAFE, DashboardClient, Problem, Resource, SiblingPaths
+from gatepost_authz.config import UNSAFE, DashboardClient, Problem
 from gatepost_authz.discovery import Discovery, IssuerMetadata, find_document, named_issuer
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuer_key_sets import KeyLocation, is_introspected, location_of
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
+from gatepost_authz.protected_resource import TENANT, Resource, SiblingPaths
 from gatepost_authz.reasons import FETCH_ADVICE, RULES
 
 OF_OPENID = frozenset(

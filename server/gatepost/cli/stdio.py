@@ -25,7 +25,7 @@ from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import Resource
+from gatepost_authz.protected_resource import Resource
 from gatepost_authz.scopes import Implications
 
 TOKEN_LIFETIME_S = 100_000_000

@@ -16,13 +16,13 @@ from gatepost.runtime.token_verifiers import introspection_secrets, verifiers_of
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.middleware import bearer_token
+from gatepost_authz.protected_resource import Resource, Target
 from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import Verifiers

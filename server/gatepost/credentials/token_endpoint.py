@@ -8,9 +8,9 @@ import msgspec
 from gatepost.credentials.credential import CredentialUnavailable
 from gatepost.execution.failure import ToolFailure
 from gatepost.outbound.http_client import Sender
-from gatepost_authz.config import WELL_KNOWN
 from gatepost_authz.discovery import DiscoveryLocation, locations, metadata_of
 from gatepost_authz.fetch import FetchError
+from gatepost_authz.protected_resource import WELL_KNOWN
 from gatepost_authz.strict_json import StrictJsonError, loads_object
 
 MAX_BYTES = 262_144

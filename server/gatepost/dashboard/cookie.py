@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gatepost_authz.config import Resource, Target
+from gatepost_authz.protected_resource import Resource, Target
 
 CookieKind = Literal["session", "identity", "sign-in"]
 

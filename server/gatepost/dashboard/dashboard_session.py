@@ -12,7 +12,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.records import Records
 from gatepost.storage.sessions import SessionRecord
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import Target
+from gatepost_authz.protected_resource import Target
 
 PURPOSE, FORMS, IDENTITY = "dashboard session", "dashboard form", "dashboard identity"
 RENEWED_S = 60.0

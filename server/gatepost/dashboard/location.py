@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from gatepost_authz.config import TENANT, Resource, SiblingPaths, Target
+from gatepost_authz.protected_resource import TENANT, Resource, SiblingPaths, Target
 
 NAME = "/dashboard"
 # Only plain paths of the dashboard's pages: no scheme, host, backslash, dot segment or encoding.

@@ -16,7 +16,7 @@ from authlib.oauth2.rfc7636 import (  # type: ignore[import-untyped]
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.client_authentication import credentials
-from gatepost_authz.config import DashboardClient, Target
+from gatepost_authz.config import DashboardClient
 from gatepost_authz.discovery import Discovery, IssuerMetadata
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
@@ -24,6 +24,7 @@ from gatepost_authz.identity import ExpectedSignIn, check_identity
 from gatepost_authz.introspector import PAUSE_S
 from gatepost_authz.issuer_key_sets import location_of
 from gatepost_authz.issuers import TrustedIssuer
+from gatepost_authz.protected_resource import Target
 from gatepost_authz.verifier import KeySource, TokenVerifier
 
 

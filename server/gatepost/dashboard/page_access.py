@@ -21,9 +21,9 @@ from gatepost.http.open_streams import OpenStreams, ServerStopping, TooMany
 from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.policy.approvals.approval_request import SignedInApprover
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import Resource
 from gatepost_authz.headers import HeaderField
 from gatepost_authz.middleware import CALLER
+from gatepost_authz.protected_resource import Resource
 
 ROLE_NAMES = {"admin": "an administrator", "approver": "an approver", "operator": "an operator"}
 

@@ -34,9 +34,9 @@ from gatepost.http.edge_request import EdgeRefusal
 from gatepost.runtime.reload import revoked_callers
 from gatepost.runtime.services import Services
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import Resource
 from gatepost_authz.headers import HeaderField
 from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.protected_resource import Resource
 
 
 class DashboardRoutes(msgspec.Struct, frozen=True):

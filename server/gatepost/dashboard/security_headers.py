@@ -6,8 +6,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.http.edge import respond
 from gatepost.http.scope import HEADERS_BY_NAME
-from gatepost_authz.config import Resource
 from gatepost_authz.headers import HeaderField
+from gatepost_authz.protected_resource import Resource
 
 # No inline script or style, no other hosts, no frames, forms only to this server (CSP
 # level 3). Pages show text written by agents and attackers, which must never run.

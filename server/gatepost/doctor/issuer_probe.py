@@ -16,7 +16,7 @@ from gatepost_authz import signature
 from gatepost_authz.addresses import networks_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.check import problems
-from gatepost_authz.config import Issuer, Network, Resource
+from gatepost_authz.config import Issuer, Network
 from gatepost_authz.discovery import (
     Discovery,
     DiscoveryLocation,
@@ -30,6 +30,7 @@ from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry, is_loopback
+from gatepost_authz.protected_resource import Resource
 from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.tenant import Policy, Tenancy

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 from starlette.types import Scope
 
-from gatepost_authz.config import WELL_KNOWN
+from gatepost_authz.protected_resource import WELL_KNOWN
 
 CORRELATION = b"x-octopus-correlation-id"
 ORIGIN = b"origin"

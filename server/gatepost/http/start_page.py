@@ -6,7 +6,7 @@ import html
 from importlib import resources
 
 from gatepost.config.settings import Config
-from gatepost_authz.config import Resource, SiblingPaths
+from gatepost_authz.protected_resource import Resource, SiblingPaths
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem;

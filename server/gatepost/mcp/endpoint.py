@@ -41,9 +41,9 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.context.client import NO_CLIENT
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource
 from gatepost_authz.errors import RevokedToken
 from gatepost_authz.middleware import CALLER, OneStepSend, send_response
+from gatepost_authz.protected_resource import Resource
 
 JSON_BODY = (b"content-type", b"application/json")
 JSON_CONTENT_TYPE: tuple[tuple[bytes, bytes], ...] = (JSON_BODY,)

@@ -32,8 +32,8 @@ from gatepost.tools.calls.runner import UNRECORDED
 from gatepost.tools.context.client import InputNeeded, MissingCapability, ProtocolError, required_by
 from gatepost.tools.offers.offer import Failure, Outcome
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource
 from gatepost_authz.errors import AuthError, InsufficientScope
+from gatepost_authz.protected_resource import Resource
 
 
 class ExchangeResponse(msgspec.Struct, frozen=True, gc=False):

@@ -8,7 +8,8 @@ import msgspec
 
 from gatepost.rest.responses import UNREACHABLE
 from gatepost.tools.offers.offer import OFFER_NAME
-from gatepost_authz.config import TENANT_ID, Resource, SiblingPaths
+from gatepost_authz.config import TENANT_ID
+from gatepost_authz.protected_resource import Resource, SiblingPaths
 
 TITLE = "Gatepost REST tool protocol"
 

@@ -55,12 +55,12 @@ from gatepost.tools.context.interfaces import ChangeNotifier, Workspace
 from gatepost.tools.offers.offer import Call, Outcome
 from gatepost.tools.offers.tenant_offers import OfferSource
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import TENANT
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.protected_resource import TENANT
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import TokenVerifier, Verifiers
 

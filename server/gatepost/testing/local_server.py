@@ -23,8 +23,8 @@ from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.testing.local_client import AnswerElicitation, LocalClient, LocalConnection
 from gatepost.tools.authoring.pack import Pack
-from gatepost_authz.config import Resource
 from gatepost_authz.fetch import FetchedDocument, Fetcher
+from gatepost_authz.protected_resource import Resource
 from gatepost_keys.generate import new_key
 from gatepost_keys.mint import MAX_LIFETIME_S, AccessTokenClaims, sign
 from gatepost_keys.public_keys import public_set

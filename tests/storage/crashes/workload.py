@@ -43,8 +43,8 @@ from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditRow
 from gatepost.storage.errors import StoreUnavailable
-from gatepost_authz.config import Resource, SiblingPaths
 from gatepost_authz.middleware import CALLER
+from gatepost_authz.protected_resource import Resource, SiblingPaths
 from tests.support.endpoint import META, VERSION, a_caller, message
 
 EFFECTS = Path("effects")

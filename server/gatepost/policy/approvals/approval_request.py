@@ -10,7 +10,7 @@ import msgspec
 from gatepost.storage.approvals import State
 from gatepost.tools.offers.offer import Call, Tool, ToolFailure
 from gatepost_authz.caller import SubjectKind, TenantContext
-from gatepost_authz.config import TENANT, Resource, SiblingPaths
+from gatepost_authz.protected_resource import TENANT, Resource, SiblingPaths
 from gatepost_authz.strict_json import StrictJsonError, members
 
 RequestKind = Literal["call", "script"]
