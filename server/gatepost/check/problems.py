@@ -1,10 +1,8 @@
 """Check a readable configuration and report every problem with a stable id and a hint."""
 
 import difflib
-import ssl
 from collections.abc import Iterable, Iterator
 from importlib import import_module
-from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +13,8 @@ from gatepost.check import (
     exposure,
     file_permissions,
     limits,
+    listen,
+    numbers,
     paths,
     stdio,
     storage,
@@ -33,7 +33,6 @@ from gatepost_authz.config import TENANT_ID, Issuer, Problem
 from gatepost_authz.tenant import client_tenants
 
 RESERVED_PATHS = frozenset({"/health", "/readyz", "/openapi.json", "/favicon.ico"})
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def problems(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
@@ -61,9 +60,7 @@ def problems(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
     yield from _secrets(config)
     yield from paths.problems(config)
     yield from storage.problems(config)
-    yield from _listen(config)
-    yield from _tls(config)
-    yield from _mode(config)
+    yield from listen.problems(config)
     yield from _tenancy(config)
     yield from loaded_packs.problems
     yield from _packs(config)
@@ -76,7 +73,7 @@ def problems(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
         yield from import_module("gatepost.check.credentials").problems(config)
         yield from import_module("gatepost.check.upstreams").problems(config, loaded_packs)
     yield from approvals.problems(config, loaded_packs)
-    yield from _numbers(config)
+    yield from numbers.problems(config)
     yield from limits.problems(config, loaded_packs)
     yield from audit.problems(config)
     yield from exposure.problems(config, loaded_packs)
@@ -164,91 +161,6 @@ def _secrets(config: Config) -> Iterator[Problem]:
                 )
 
 
-def _listen(config: Config) -> Iterator[Problem]:
-    listen = config.listen
-    for at, network in enumerate(listen.trusted_proxies):
-        try:
-            ip_network(network)
-        except ValueError:
-            yield Problem(
-                "config.E009",
-                f"{network!r} is not a network",
-                "write 10.0.0.0/8, or 10.0.0.7/32 for one address",
-                setting=f"listen.trusted_proxies[{at}]",
-            )
-    for at, origin in enumerate(listen.allowed_origins):
-        if not _is_origin(origin):
-            yield Problem(
-                "config.E015",
-                f"{origin!r} is not an origin",
-                "write it as browsers send it: https://app.example.com, without a path or `*`",
-                setting=f"listen.allowed_origins[{at}]",
-            )
-    if not 0 <= listen.port <= 65535:
-        yield Problem("config.E016", f"{listen.port} is not a port number", setting="listen.port")
-    if listen.workers < 1:
-        yield Problem(
-            "config.E016", "`listen.workers` must be at least 1", setting="listen.workers"
-        )
-
-
-def _is_origin(origin: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-    except ValueError:
-        return False
-    rebuilt = f"{parts.scheme}://{parts.netloc}"
-    return (
-        bool(parts.scheme and parts.hostname)
-        and rebuilt == origin == origin.lower()
-        and origin.isascii()
-        and "*" not in origin
-        and "@" not in origin
-    )
-
-
-def _tls(config: Config) -> Iterator[Problem]:
-    certificate, key = config.listen.tls_certificate, config.listen.tls_key
-    if bool(certificate) != bool(key):
-        yield Problem(
-            "config.E014",
-            "`listen.tls_certificate` and `listen.tls_key` must be set together",
-            "set both, or neither",
-            setting="listen.tls_key",
-        )
-    elif certificate:
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-        except (OSError, ssl.SSLError) as error:
-            yield Problem(
-                "config.E014",
-                f"the certificate or its key cannot be used: {error.strerror or error}",
-                "both must be PEM files that the server's user can read",
-                setting="listen.tls_certificate",
-            )
-    elif not config.development and not config.listen.trusted_proxies:
-        yield Problem(
-            "config.E008",
-            "production mode requires HTTPS, but neither TLS nor a TLS proxy is configured",
-            "add the proxy that terminates TLS to listen.trusted_proxies, or set tls_certificate",
-            setting="listen",
-        )
-
-
-def _mode(config: Config) -> Iterator[Problem]:
-    if not config.development:
-        return
-    host = urlsplit(config.resource).hostname or ""
-    for setting, value in (("resource", host), ("listen.host", config.listen.host)):
-        if value not in LOOPBACK:
-            yield Problem(
-                "config.E017",
-                f"development mode works on loopback addresses only, and {value!r} is not loopback",
-                'use 127.0.0.1, or mode = "production"',
-                setting=setting,
-            )
-
-
 def _tenancy(config: Config) -> Iterator[Problem]:
     tenants = {
         *config.tenancy.tenants,
@@ -313,48 +225,6 @@ def _tools(config: Config, loaded_packs: LoadedPacks) -> Iterator[Problem]:
             "name a folder for the tenants' files",
             setting="workspace.root",
         )
-
-
-def _numbers(config: Config) -> Iterator[Problem]:
-    limits, tools, tasks = config.limits, config.tools, config.tasks
-    positive = {
-        "tools.timeout_s": tools.timeout_s,
-        "tools.max_result_bytes": tools.max_result_bytes,
-        "tasks.ttl_s": tasks.ttl_s,
-        "tasks.poll_interval_s": tasks.poll_interval_s,
-        "tasks.max_per_caller": tasks.max_per_caller,
-        "tasks.lease_s": tasks.lease_s,
-        "retention.once_s": config.retention.once_s,
-        "dashboard.session_s": config.dashboard.session_s,
-        "dashboard.idle_s": config.dashboard.idle_s,
-        "mcp.page_size": config.mcp.page_size,
-        "limits.burst": limits.burst,
-        "limits.max_body_bytes": limits.max_body_bytes,
-        "limits.max_body_values": limits.max_body_values,
-        "limits.max_header_bytes": limits.max_header_bytes,
-        "limits.header_timeout_s": limits.header_timeout_s,
-        "limits.body_timeout_s": limits.body_timeout_s,
-        "limits.listen_streams": limits.listen_streams,
-        "limits.client_requests_per_caller": limits.client_requests_per_caller,
-        "limits.client_request_timeout_s": limits.client_request_timeout_s,
-        "limits.listen_streams_per_caller": limits.listen_streams_per_caller,
-    }
-    for setting, number in positive.items():
-        if number <= 0:
-            yield Problem("config.E016", f"`{setting}` must be more than 0", setting=setting)
-    not_negative = {
-        "limits.failures_per_second": limits.failures_per_second,
-        "limits.requests_per_second": limits.requests_per_second,
-        "limits.cached_tokens": limits.cached_tokens,
-        "limits.unread_bytes": limits.unread_bytes,
-        "limits.unread_bytes_per_caller": limits.unread_bytes_per_caller,
-        "limits.read_bytes_per_second": limits.read_bytes_per_second,
-        "listen.drain_s": config.listen.drain_s,
-        "listen.leave_s": config.leave_s,
-    }
-    for setting, number in not_negative.items():
-        if number < 0:
-            yield Problem("config.E016", f"`{setting}` must not be negative", setting=setting)
 
 
 def _nearest(name: str, names: set[str] | frozenset[str]) -> str:
