@@ -95,7 +95,7 @@ def dashboard_of(
     dashboard = importlib.import_module("gatepost.dashboard.routes").dashboard(
         config, services, resource
     )
-    return dashboard.routes, dashboard.paint
+    return dashboard.routes, dashboard.render_refusal
 
 
 def head_rules(config: Config, resource: Resource, own_origin_rules: RoutePaths) -> HeadRules:

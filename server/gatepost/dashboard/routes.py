@@ -44,7 +44,7 @@ class DashboardRoutes(msgspec.Struct, frozen=True):
 
     routes: tuple[Route, ...]
     """The last route takes all other paths below the base."""
-    paint: RenderRefusal
+    render_refusal: RenderRefusal
     """Renders refusals and errors of the edge for users of the dashboard."""
 
 
@@ -95,7 +95,7 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
         route(FOLDER + "/{digest}/{name}", assets, ["GET"]),
         route("/{rest:path}", SignInStep(missing, gateway), ["GET"]),
     )
-    return DashboardRoutes(routes, _painter(location, view, security_headers_of(resource)))
+    return DashboardRoutes(routes, _refusal_renderer(location, view, security_headers_of(resource)))
 
 
 def page_services(
@@ -126,10 +126,10 @@ def page_services(
     )
 
 
-def _painter(
+def _refusal_renderer(
     location: DashboardLocation, view: Templates, security_headers: Sequence[HeaderField]
 ) -> RenderRefusal:
-    def paint(
+    def render(
         path: str, refusal: EdgeRefusal, request_id: str
     ) -> tuple[bytes, ResponseHeaders] | None:
         paths = location.locate(path)
@@ -140,7 +140,7 @@ def _painter(
         html = view.bare("error.html", paths.base, turned=turned, back=paths.base)
         return html.encode(), tuple(security_headers)
 
-    return paint
+    return render
 
 
 def _methods(page: PageRoute) -> list[str]:
