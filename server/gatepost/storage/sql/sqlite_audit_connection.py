@@ -14,6 +14,7 @@ from gatepost.storage.sql.audit_heads import stored_head
 from gatepost.storage.sql.audit_sums import rows_of_chain
 from gatepost.storage.sql.database import error_summary
 from gatepost.storage.sql.sqlite import connect
+from gatepost.storage.sql.sqlite_audit_files import synchronise_log
 from gatepost.storage.sql.sqlite_audit_statements import (
     Execute,
     ends_of,
@@ -98,10 +99,20 @@ class SqliteAuditConnection:
             with suppress(sqlite3.Error):
                 connection.close()
 
+    def synchronise(self) -> None:
+        """Make every committed transaction durable; raises StoreUnavailable."""
+        with self.reading():
+            synchronise_log(self.path)
+
     @contextmanager
-    def transaction(self) -> Iterator[Execute]:
-        """Run a block in a transaction; raises StoreUnavailable."""
+    def transaction(self, *, durable: bool = True) -> Iterator[Execute]:
+        """
+        Run a block in a transaction; raises StoreUnavailable.
+
+        Without *durable*, a loss of power may undo it, until a later one is durable.
+        """
         with write_lock(self.path), self.reading() as execute:
+            execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}", ())
             execute("BEGIN IMMEDIATE", ())
             yield execute
             self.is_commit_unknown = True

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import count
@@ -38,6 +39,30 @@ def locked(name: str, owner_path: str) -> int:
         os.close(file)
         raise
     return file
+
+
+def synchronise(file: int) -> None:
+    """Make what was written to an open file durable; OSError."""
+    if sys.platform == "darwin":
+        # Synchronised data may still be in the memory of the disk.
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(file)
+
+
+def synchronise_log(path: str) -> None:
+    """
+    Make every committed transaction of a SQLite file durable; OSError.
+
+    Frames are overwritten only after this, because a merge may be in SQLite's log alone.
+    """
+    # Without a log, everything is in the file, which SQLite has synchronised.
+    with suppress(FileNotFoundError):
+        log = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            synchronise(log)
+        finally:
+            os.close(log)
 
 
 def synchronise_folder(path: str) -> None:
@@ -109,6 +134,7 @@ def empty_log(url: str) -> bool:
             connection.execute("BEGIN IMMEDIATE")
             merged = connection.execute("SELECT writer, pruned FROM audit_heads WHERE tenant = ''")
             ends = {number: end for number, end in merged if isinstance(end, int)}
+            synchronise_log(path)
             for number, name in wals(path).items():
                 with suppress(FileNotFoundError, PermissionError), open(name, "r+b") as file:
                     size = os.fstat(file.fileno()).st_size

@@ -140,6 +140,7 @@ class SqliteMerger(SqliteAuditConnection):
         with suppress(Busy), wal.paused(PAUSE_S):
             self._merge(wal, linker, restart=True)
             if not wal.frames and not wal.merged.pruned:
+                self.synchronise()
                 wal.restart()
 
     def _is_due(self, wal: WriteAheadLog | None, linker: Linker) -> bool:
@@ -169,7 +170,8 @@ class SqliteMerger(SqliteAuditConnection):
             ended_logs: list[tuple[int, str, bool]] = []
             if wal is not None:
                 undo.callback(self._reopen_if_unknown, wal)
-            with self.transaction() as execute:
+            # A merge that a loss of power undoes is made again: its frames are durable.
+            with self.transaction(durable=False) as execute:
                 ends = {row[1]: stored_head(row) for row in ends_of(execute, OF_WALS)}
                 own_end = None
                 if wal is not None and wal.number == wal.merged.writer != 0:
@@ -188,6 +190,8 @@ class SqliteMerger(SqliteAuditConnection):
             merged.extension.committed()
             if wal is not None and own_end is not None:
                 wal.forget(merged.ends.get(wal.number, own_end))
+            if ended_logs:
+                self.synchronise()
             for file, path, is_damaged in ended_logs:
                 with suppress(OSError):  # the next merge tries again; a restart must follow now
                     if is_damaged:

@@ -12,10 +12,8 @@ is merged. Its row has no tenant, the number of the write-ahead log as the write
 number and digest, and the offset behind that frame as `pruned`.
 """
 
-import fcntl
 import os
 import struct
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -30,7 +28,12 @@ from gatepost.storage.audit import ChainHead, Linker, NewAuditRecord, RecordsByC
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_WALS
 from gatepost.storage.sql.sqlite import WAL, overwrite
-from gatepost.storage.sql.sqlite_audit_files import keep_copy, locked, synchronise_folder
+from gatepost.storage.sql.sqlite_audit_files import (
+    keep_copy,
+    locked,
+    synchronise,
+    synchronise_folder,
+)
 from gatepost.storage.sql.sqlite_database import check_file, place_of
 
 ALLOCATED = 1_048_576
@@ -148,7 +151,7 @@ class WriteAheadLog:
             if end > self._allocated:
                 self._allocate(end)
             _put(self._file, frame, self.position)
-            _synchronise(self._file)
+            synchronise(self._file)
         except OSError as error:
             # The batch may be in the file all the same, and another process may merge it.
             self.is_ready = False
@@ -225,7 +228,7 @@ class WriteAheadLog:
         # although they are not on the disk, so the next synchronisation would leave them out.
         tail = os.pread(self._file, end.pruned - merged.pruned, merged.pruned)
         _put(self._file, tail, merged.pruned)
-        _synchronise(self._file)
+        synchronise(self._file)
         # The file may be new. Unless its name is durable, it could not be found after a loss of
         # power.
         synchronise_folder(self._name)
@@ -380,11 +383,3 @@ def _read(content: bytes) -> RecordsByChain | None:
         }
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _synchronise(file: int) -> None:
-    if sys.platform == "darwin":
-        # Synchronised data may still be in the memory of the disk.
-        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(file)
