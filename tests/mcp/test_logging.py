@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.mcp.client import MAX_LOG_BYTES, StreamClient
+from gatepost.mcp.client import StreamClient
 from gatepost.storage.rate_limits import LocalLimits
-from gatepost.tools.context.client import LEVELS
+from gatepost.tools.context.client import LEVELS, MAX_LOG_BYTES
 from tests.mcp import fixture_tools
 from tests.support.client_requests import call_with_responses
 from tests.support.endpoint import META, EndpointClient, Response

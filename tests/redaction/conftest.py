@@ -11,7 +11,7 @@ import pytest
 
 from gatepost import CallContext, Contents, ListedResource, Pack, Secret, ToolFailure
 from gatepost.redaction import redactor as redactor_module
-from gatepost.tools.context.client import ProtocolError
+from gatepost.tools.context.client import LoggingLevel, ProtocolError
 from gatepost.tools.offers.offer import Outcome
 
 
@@ -167,13 +167,20 @@ async def report(ctx: CallContext, text: str) -> str:
 
 
 @pack.tool(read_only=True)
-async def log_too_fast(ctx: CallContext, texts: list[str], dropped: list[str]) -> str:
-    """Log the texts at a bearable pace, and the others in between without pause."""
-    for text in texts:
-        await ctx.log("error", text)
-        for other in dropped:
-            await ctx.log("error", other)
-        await asyncio.sleep(0.15)
+async def log_each(ctx: CallContext, messages: list[tuple[LoggingLevel, str, float]]) -> str:
+    """Log each text with its level, and pause for the seconds after it."""
+    for level, text, pause_s in messages:
+        await ctx.log(level, text)
+        await asyncio.sleep(pause_s)
+    return "done"
+
+
+@pack.tool(read_only=True)
+async def report_each(ctx: CallContext, reports: list[tuple[float, str, float]]) -> str:
+    """Report each progress with its text, and pause for the seconds after it."""
+    for progress, text, pause_s in reports:
+        await ctx.progress(progress, message=text)
+        await asyncio.sleep(pause_s)
     return "done"
 
 

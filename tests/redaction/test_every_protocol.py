@@ -287,27 +287,3 @@ def test_only_the_secret_of_an_answer_is_replaced(server: EchoServer) -> None:
         REDACTION_MARK: 2.5,
         "inner": {"x": [REDACTION_MARK, None]},
     }
-
-
-HALVES = [SECRET_VALUE[:12], SECRET_VALUE[12:]]
-DROPPED_LOGS = {
-    "between the parts": (HALVES, ["innocent"]),
-    "with a part": ([SECRET_VALUE[:10], SECRET_VALUE[11:]], [SECRET_VALUE[10:11]]),
-}
-
-
-@pytest.mark.requirement("P13", "LG-06")
-@each(("logged", "dropped"), DROPPED_LOGS.values(), ids=DROPPED_LOGS)
-def test_a_secret_split_around_dropped_log_messages_is_redacted(
-    server: EchoServer, monkeypatch: pytest.MonkeyPatch, logged: list[str], dropped: list[str]
-) -> None:
-    """The client sees the parts one after the other."""
-    monkeypatch.setattr("gatepost.mcp.client.MESSAGES_AT_ONCE", 1)
-    monkeypatch.setattr("gatepost.mcp.client.MESSAGES_PER_S", 10)
-
-    answer = texts(server.call("log_too_fast", texts=logged, dropped=dropped))
-
-    assert "messages were dropped" in answer
-    assert logged[0] in answer
-    assert logged[1] not in answer
-    assert REDACTION_MARK in answer

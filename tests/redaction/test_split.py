@@ -43,22 +43,24 @@ class EchoServer(Server):
         """Set a secret in the running server."""
         self.run(self.services.secrets.put(tenant, name, value))
 
-    def mcp(self, method: str, *, tenant: str = "acme", **params: Any) -> str:
+    def mcp(self, method: str, *, tenant: str = "acme", level: str = "debug", **params: Any) -> str:
         """Return the whole answer to one request of 2026-07-28, events included."""
         fields, body = modern_request(method, params)
         message = json.loads(body)
         message["params"]["_meta"] |= {
             "progressToken": 1,
-            META + "logLevel": "debug",
+            META + "logLevel": level,
             META + "clientCapabilities": TASKS,
         }
         sent = json.dumps(message).encode()
         answer = self.client.send("POST", None, fields, sent, token=self.agent_tokens[tenant])
         return answer.body.decode()
 
-    def call(self, tool: str, *, tenant: str = "acme", **arguments: Any) -> str:
+    def call(
+        self, tool: str, *, tenant: str = "acme", level: str = "debug", **arguments: Any
+    ) -> str:
         """Call a tool by MCP."""
-        return self.mcp("tools/call", tenant=tenant, name=tool, arguments=arguments)
+        return self.mcp("tools/call", tenant=tenant, level=level, name=tool, arguments=arguments)
 
     def old(self, tool: str, **arguments: Any) -> str:
         """Call a tool within a session of 2025-06-18."""

@@ -37,7 +37,6 @@ REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10
 MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
 MAX_DOUBLE = sys.float_info.max
 """The largest number that every client can read; JSON has no infinity."""
-MAX_LOG_BYTES = 16_384
 NAME_CHARACTERS = 64
 
 HOLD_S = 45.0
@@ -63,6 +62,7 @@ class StreamClient(SilentClient):
     _min_level = len(LEVELS)
     _reported = -math.inf
     _reports: LocalLimits | None = None
+    _has_unsent_report = False
     _delayed_report: bytes | None = None
     _delayed_task: asyncio.Task[None] | None = None
     _dropped = 0
@@ -127,6 +127,8 @@ class StreamClient(SilentClient):
             return
         if not self._reported < progress <= MAX_DOUBLE:
             return
+        if is_limited:
+            self._has_unsent_report = True  # also if a message of Gatepost itself replaces it
         self._reported = progress
         if total is not None and not -MAX_DOUBLE <= total <= MAX_DOUBLE:
             total = None
@@ -140,9 +142,23 @@ class StreamClient(SilentClient):
             if not reports.take(now):
                 await self._delay(report)
                 return
+            self._has_unsent_report = False
         self._delayed_report = None
         if not stream.notified(report):
             await stream.notify(report)
+
+    def admits_report(self, progress: float) -> bool:
+        """Return whether the client asked for reports and this progress has increased."""
+        if self.stream is None or self._token is None:
+            return False
+        if self._progress_offset:
+            progress += self._progress_offset
+        return self._reported < progress <= MAX_DOUBLE
+
+    @property
+    def has_unsent_report(self) -> bool:
+        """Return whether the tool's newest report waits or was replaced."""
+        return self._has_unsent_report
 
     async def _delay(self, report: bytes) -> None:
         """Send the report as soon as the limit allows, unless a newer one replaces it."""
@@ -189,8 +205,10 @@ class StreamClient(SilentClient):
         """Return whether *level* is at or above the requested one (LG-03)."""
         return self.stream is not None and LEVELS.index(level) >= self._min_level
 
-    def admits_log(self, data: Any) -> bool:
-        """Return whether the rate limit has room; count a message that is dropped."""
+    def admits_log(self, level: LoggingLevel, data: Any) -> bool:
+        """Return whether a message is sent; count one that the rate limit drops."""
+        if not self.wants_log(level):
+            return False
         is_admitted = self._messages.take(time.monotonic())
         self._dropped += not is_admitted
         return is_admitted
@@ -199,10 +217,7 @@ class StreamClient(SilentClient):
         """Send `notifications/message` if the client wants it."""
         if self.stream is None or not self.wants_log(level):
             return
-        encoded = _encode(data)
-        if len(encoded) > MAX_LOG_BYTES:
-            encoded = _encode(f"A message of {len(encoded)} bytes was dropped: it is too large.")
-        params: dict[str, Any] = {"level": level, "data": Raw(encoded)}
+        params: dict[str, Any] = {"level": level, "data": data}
         if logger is not None:
             params["logger"] = logger
         await self.stream.notify(notification("notifications/message", params))
@@ -232,6 +247,7 @@ class StreamClient(SilentClient):
     async def _send_delayed_report(self) -> None:
         report, self._delayed_report = self._delayed_report, None
         if report is not None and self.stream is not None:
+            self._has_unsent_report = False
             await self.stream.notify(report)
 
 

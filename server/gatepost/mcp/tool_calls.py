@@ -156,13 +156,22 @@ class DetachableClient:
         """Send progress to the client, or set the task's status message."""
         await self._client.progress(progress, total, message)
 
+    def admits_report(self, progress: float) -> bool:
+        """Return whether the client takes a report of this progress."""
+        return self._client.admits_report(progress)
+
+    @property
+    def has_unsent_report(self) -> bool:
+        """Return whether a further report replaces the newest one at the request's client."""
+        return self._client.has_unsent_report
+
     def wants_log(self, level: LoggingLevel) -> bool:
         """Return whether the request's client asked for this level, if there still is one."""
         return self._client.wants_log(level)
 
-    def admits_log(self, data: Any) -> bool:
-        """Return whether the rate limit has room for a log message."""
-        return self._client.admits_log(data)
+    def admits_log(self, level: LoggingLevel, data: Any) -> bool:
+        """Return whether the client, if there still is one, gets a log message."""
+        return self._client.admits_log(level, data)
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send a log message to the request's client, if there still is one."""

@@ -29,6 +29,16 @@ class RedactedStream:
         """The end of the messages so far."""
         self._sent: bytes | None = None
         """The end of the messages that were not dropped; None: it is the same."""
+        self._sent_before = b""
+        """What the client had been sent when the newest message began."""
+
+    def begin(self) -> None:
+        """Begin a message, which `take_back` may drop after it was searched."""
+        self._sent_before = self._before if self._sent is None else self._sent
+
+    def take_back(self) -> None:
+        """Drop the newest message: it was searched and is not sent, as after `drop`."""
+        self._sent = None if self._sent_before == self._before else self._sent_before
 
     def drop(self, message: str) -> None:
         """
@@ -40,7 +50,7 @@ class RedactedStream:
         """
         if self._sent is None:
             self._sent = self._before
-        encoded = message.encode("utf-8", "surrogatepass")
+        encoded = message[-HELD_BYTES:].encode("utf-8", "surrogatepass")
         self._before = (self._before + encoded)[-HELD_BYTES:]
 
     def passes(self, message: str, redactor: Redactor) -> bool:
@@ -49,16 +59,18 @@ class RedactedStream:
 
         One search then finds neither a secret nor the end of one that began earlier.
         """
-        if len(message) > SHORT_BYTES or self._sent is not None:
+        if len(message) > SHORT_BYTES:
             return False
         encoded = message.encode("utf-8", "surrogatepass")
-        joined = self._before + encoded
-        if redactor.is_plain_and_clear(joined) or (
-            is_unquoted(encoded) and redactor.surely_clear(joined)
-        ):
-            self._before = joined[-HELD_BYTES:]
-            return True
-        return False
+        for before in self._beginnings():
+            joined = before + encoded
+            if not (
+                redactor.is_plain_and_clear(joined)
+                or (is_unquoted(encoded) and redactor.surely_clear(joined))
+            ):
+                return False
+        self._append(encoded)
+        return True
 
     def text(self, message: str, redactor: Redactor) -> str:
         """Return the redacted message, or the same object if nothing is redacted."""
@@ -81,6 +93,10 @@ class RedactedStream:
         self._append(encoded[1:-1])
         return b'"%s"' % replaced(inner, overlapping) if overlapping else clean
 
+    def _beginnings(self) -> tuple[bytes, ...]:
+        """Return what the next message may continue."""
+        return (self._before,) if self._sent is None else (self._before, self._sent)
+
     def _append(self, encoded: bytes) -> None:
         self._before = (self._before + encoded)[-HELD_BYTES:]
         if self._sent is not None:
@@ -91,9 +107,7 @@ class RedactedStream:
     def _over(self, text: bytes, redactor: Redactor) -> list[SecretSpan]:
         """Return the ends of secrets that began in an earlier message."""
         spans: list[SecretSpan] = []
-        for before in {self._before, self._before if self._sent is None else self._sent}:
-            if not before:
-                continue
+        for before in filter(None, self._beginnings()):
             for span in redactor.values(before + text):
                 is_long = span.end - span.start >= MIN_SPLIT
                 if is_long and span.start < len(before) < span.end:

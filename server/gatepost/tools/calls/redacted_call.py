@@ -32,6 +32,8 @@ from gatepost.tools.calls.redaction import (
 )
 from gatepost.tools.calls.truncation import UNENCODABLE
 from gatepost.tools.context.client import (
+    LEVELS,
+    MAX_LOG_BYTES,
     AwaitedDecision,
     Capabilities,
     InputRequest,
@@ -227,52 +229,68 @@ class RedactedCall(msgspec.Struct, eq=False):
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress without secrets."""
-        if isinstance(message, str):
-            reported = self.reported
-            if reported is None:
-                reported = self.reported = RedactedStream()
-            if not reported.passes(message, self.now()):
-                encoded = message.encode(errors="surrogatepass")
-                message = await self._search(encoded, reported.text, message)
-        elif message is not None:
+        if not isinstance(message, str | None):
             raise TypeError("the message of a progress report is text")  # only text is searched
-        if type(progress) not in NUMBERS:
-            progress = _double(progress)
-        if total is not None and type(total) not in NUMBERS:
-            total = _double(total)
+        progress, total = _number(progress), None if total is None else _number(total)
+        reported = self.reported = self.reported or RedactedStream()
+        if not self.admits_report(progress):
+            reported.drop(message or "")
+            return
+        if self.has_unsent_report:
+            reported.take_back()
+        reported.begin()
+        if message is not None and not reported.passes(message, self.now()):
+            encoded = message.encode(errors="surrogatepass")
+            message = await self._search(encoded, reported.text, message)
         await self.call.client.progress(progress, total, message)
+
+    def admits_report(self, progress: float) -> bool:
+        """Return whether the client takes a report of this progress."""
+        return self.call.client.admits_report(progress)
+
+    @property
+    def has_unsent_report(self) -> bool:
+        """Return whether a further report replaces the newest one."""
+        return self.call.client.has_unsent_report
 
     def wants_log(self, level: LoggingLevel) -> bool:
         """Return whether the client asked for log messages of this level."""
         return self.call.client.wants_log(level)
 
-    def admits_log(self, data: Any) -> bool:
-        """Return whether the rate limit has room for a log message."""
-        if self.call.client.admits_log(data):
+    def admits_log(self, level: LoggingLevel, data: Any) -> bool:
+        """Return whether the client gets a log message."""
+        if self.call.client.admits_log(level, data):
             return True
-        if type(data) is str:
-            self._log_stream().drop(data)
+        if type(data) is str and self.wants_log(LEVELS[-1]):
+            self.logged = self.logged or RedactedStream()
+            self.logged.drop(data)
         return False
-
-    def _log_stream(self) -> RedactedStream:
-        if self.logged is None:
-            self.logged = RedactedStream()
-        return self.logged
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send a log message without secrets."""
         if not isinstance(logger, str | None):
             raise TypeError("the logger of a log message is text")  # other types are not searched
-        logged = self._log_stream()
+        logged = self.logged = self.logged or RedactedStream()
         if type(data) is not str or not logged.passes(data, self.now()):
-            # What has no valid JSON fails the tool here, before it is sent.
-            data = checked_value(data, enc_hook=_type_name)
-            encoded = _encode(data, enc_hook=_type_name)
-            clean = await self._search(encoded, logged.document, encoded)
-            data = Raw(clean)
+            data = await self._log_data(data, logged)
         if logger is not None:
             logger = self.now().clean(logger)
         await self.call.client.log(level, data, logger)
+
+    async def _log_data(self, data: Any, logged: RedactedStream) -> Any:
+        """Return the data of a log message without secrets, or a note if it is too large."""
+        # What has no valid JSON fails the tool here, before it is sent.
+        data = checked_value(data, enc_hook=_type_name)
+        encoded = _encode(data, enc_hook=_type_name)
+        if len(encoded) <= MAX_LOG_BYTES:
+            logged.begin()
+            clean = await self._search(encoded, logged.document, encoded)
+            if len(clean) <= MAX_LOG_BYTES:
+                return Raw(clean)
+            logged.take_back()
+        elif type(data) is str:
+            logged.drop(data)
+        return f"A message of {len(encoded)} bytes was dropped: it is too large."
 
     @property
     def previous_state(self) -> bytes:
@@ -373,6 +391,6 @@ def peer_here() -> str:
     return current.call.peer if isinstance(current, RedactedCall) else ""
 
 
-def _double(number: float) -> float:
-    """Return a number of any type as a float; raise TypeError for a text, which `float` reads."""
-    return math.fsum((number,))
+def _number(number: float) -> float:
+    """Return a number that is sent as one; raise TypeError for a text, which `float` would read."""
+    return number if type(number) in NUMBERS else math.fsum((number,))

@@ -246,12 +246,10 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(logger, str | None):
             raise TypeError("the logger of a log message is text")  # other types are not searched
         client = self.client
-        if not client.wants_log(level):
-            return
         # Decided first: a message that is dropped need not be searched for secrets.
-        if client.admits_log(data):
+        if client.admits_log(level, data):
             await client.log(level, data, logger)
-        else:
+        elif client.wants_log(level):
             await asyncio.sleep(0)  # a loop that logs a million rows must let other tasks run
 
     def can(self, ability: Ability) -> bool:

@@ -26,6 +26,9 @@ class InputRequest(msgspec.Struct, frozen=True):
     params: Mapping[str, Any]
 
 
+MAX_LOG_BYTES = 16_384
+"""The largest log message, as JSON."""
+
 MAX_KEPT_BYTES = 65_536
 """The largest state that a request for input keeps for the next run."""
 
@@ -166,14 +169,21 @@ class Client(Protocol):
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress, if the client asked for it."""
 
+    def admits_report(self, progress: float) -> bool:
+        """Return whether a report is sent or waits; False: it is dropped, as if it was not made."""
+
+    @property
+    def has_unsent_report(self) -> bool:
+        """Return whether the newest report that was admitted waits, or was replaced."""
+
     def wants_log(self, level: LoggingLevel) -> bool:
         """Return whether the client asked for log messages of this level."""
 
-    def admits_log(self, data: Any) -> bool:
+    def admits_log(self, level: LoggingLevel, data: Any) -> bool:
         """
-        Return whether the rate limit has room for a log message, which it then takes.
+        Return whether the client wants a log message and the rate limit has room, and take it.
 
-        It is asked once about each message that the client wants, before it is sent.
+        It is asked once about each message, before it is sent.
         """
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
@@ -244,11 +254,20 @@ class SilentClient:
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Drop the progress."""
 
+    def admits_report(self, progress: float) -> bool:
+        """Return True; a subclass with `progress` takes each report."""
+        return True
+
+    @property
+    def has_unsent_report(self) -> bool:
+        """Return False, because no report waits."""
+        return False
+
     def wants_log(self, level: LoggingLevel) -> bool:
         """Return False: there are no messages."""
         return False
 
-    def admits_log(self, data: Any) -> bool:
+    def admits_log(self, level: LoggingLevel, data: Any) -> bool:
         """Return False: there are no messages."""
         return False
 
