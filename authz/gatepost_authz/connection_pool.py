@@ -42,6 +42,7 @@ class HttpConnectionPool:
         self._idle_by_origin: dict[ConnectionOrigin, dict[PooledConnection, None]] = {}
         self._waiting: dict[asyncio.Future[PooledConnection], ConnectionOrigin] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def __len__(self) -> int:
         """Return the number of connections, idle ones included."""
@@ -55,8 +56,10 @@ class HttpConnectionPool:
         """
         Return a connection for one request, after which the caller calls `release`.
 
-        Raises PoolTimeout if none becomes free within *timeout_s*.
+        Raises PoolTimeout if none becomes free within *timeout_s*, and ConnectError after `close`.
         """
+        if self._is_closed:
+            raise _closed()
         self._close_expired()
         connection = self._take_idle(origin)
         if connection is not None:
@@ -89,9 +92,10 @@ class HttpConnectionPool:
 
     def close(self) -> None:
         """Begin to close every connection, also those in use; requests that wait for one fail."""
+        self._is_closed = True
         while (first := self._first_waiting()) is not None:
             del self._waiting[first]
-            first.set_exception(httpcore2.ConnectError("the connections were closed"))
+            first.set_exception(_closed())
         self._idle.clear()
         self._idle_by_origin.clear()
         for connection in list(self._open):
@@ -175,3 +179,7 @@ class HttpConnectionPool:
 
 def _or_unlimited(count: int | None) -> int:
     return sys.maxsize if count is None else count
+
+
+def _closed() -> httpcore2.ConnectError:
+    return httpcore2.ConnectError("the connections were closed")

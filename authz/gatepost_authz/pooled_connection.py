@@ -21,12 +21,17 @@ class PooledConnection:
     ) -> None:
         self._origin, self._backend, self._tls = origin, backend, tls
         self._opened: Http11Connection | None = None
+        self._is_closed = False
 
     async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
         """Send a request and return its response; raises httpcore2's errors."""
         if self._opened is None:
             timeout_s = request.extensions.get("timeout", {}).get("connect")
-            self._opened = Http11Connection(self._origin, await self._connect(timeout_s))
+            stream = await self._connect(timeout_s)
+            if self._is_closed:
+                await stream.aclose()
+                raise httpcore2.ConnectError("the connection was closed while it opened")
+            self._opened = Http11Connection(self._origin, stream)
         return await self._opened.handle_async_request(request)
 
     def is_available(self) -> bool:
@@ -38,7 +43,8 @@ class PooledConnection:
         return self._opened is None or self._opened.has_expired()
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close it, or let it be closed as soon as it is open."""
+        self._is_closed = True
         if self._opened is not None:
             await self._opened.aclose()
 

@@ -153,3 +153,18 @@ async def test_a_redirect_without_a_target_is_returned(
     internet.site.pages["/"] = redirect_answer("" if status == 302 else "/there", status)
 
     assert (await send(outbound_client)).status == status
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [("GET", "upstream_unavailable"), ("POST", "internal")]
+)
+async def test_a_failure_after_a_redirect_says_that_the_first_request_was_sent(
+    outbound_client: OutboundClient, internet: Internet, method: str, kind: str
+) -> None:
+    """Its method counts: the redirect of a POST is followed by a GET, which has no effects."""
+    internet.site.pages["/"] = redirect_answer("https://nowhere.example/there")
+
+    with pytest.raises(ToolFailure) as failure:
+        await send(outbound_client, method)
+
+    assert failure.value.failure.kind == kind

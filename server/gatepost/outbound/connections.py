@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import httpx2
+
 from gatepost_authz.pinning import PinningTransport
 
 IDLE_POOLS, IDLE_CONNECTIONS = 64, 500
@@ -40,10 +42,16 @@ class ConnectionPools:
         self._lines: dict[PoolKey, TenantConnections] = {}
         self._idle = 0
         """The number of connections of all pools without users."""
-        self._retired = False
+        self._retired = self._is_closed = False
 
     def take(self, key: PoolKey) -> TenantConnections:
-        """Return the connections of a pool, which stay open until `give_back`."""
+        """
+        Return the connections of a pool, which stay open until `give_back`.
+
+        Raises ConnectError after `aclose`: nothing would close a further pool.
+        """
+        if self._is_closed:
+            raise httpx2.ConnectError("the connections were closed")
         # Removed and inserted again, so that the mapping is in the order of use.
         line = self._lines.pop(key, None) or TenantConnections(self._make(key))
         self._lines[key] = line
@@ -70,6 +78,7 @@ class ConnectionPools:
 
     async def aclose(self) -> None:
         """Close everything."""
+        self._is_closed = True
         lines = list(self._lines.values())
         self._lines.clear()
         for line in lines:

@@ -167,6 +167,7 @@ class Sender:
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> OutboundReply:
         """Send one request with the call's correlation id, and return the answer."""
         outbound = self.checked(method, url, options)
+        first_method = outbound.method
         timeout_s = options.get("timeout_s", TIMEOUT_S)
         max_bytes = options.get("max_bytes", MAX_BYTES)
         try:
@@ -182,13 +183,14 @@ class Sender:
                             outbound, hop < max_redirects, timeout_s, max_bytes
                         )
                     except httpx2.TransportError as error:
+                        # After a redirect, the first request may have had effects.
                         at = outbound.where.host
-                        raise failure_of(error, at, outbound.method, was_sent=hop > 0) from error
+                        raise failure_of(error, at, first_method, was_sent=hop > 0) from error
                     if isinstance(result, OutboundReply):
                         return result
                     outbound = result
         except TimeoutError:
-            raise too_late(outbound.where.host, outbound.method) from None
+            raise too_late(outbound.where.host, first_method) from None
         raise AssertionError("the last hop answers a Reply")
 
     def checked(self, method: str, url: str, options: Sending) -> OutboundRequest:

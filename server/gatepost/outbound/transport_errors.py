@@ -55,13 +55,14 @@ def failure_of(
         return ToolFailure("denied", message)
     if isinstance(error, httpx2.UnsupportedProtocol):
         return refused_url("tools may not reach it")
-    if isinstance(error, httpx2.PoolTimeout):
+    is_safe = method in SAFE_METHODS
+    if isinstance(error, httpx2.PoolTimeout) and (is_safe or not was_sent):
         return ToolFailure(
             "rate_limit", "Too many of your requests are running: wait.", retry_after=1
         )
     if isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
         return too_late(host, method)
-    if method not in SAFE_METHODS and (was_sent or not isinstance(error, NOT_SENT)):
+    if not is_safe and (was_sent or not isinstance(error, NOT_SENT)):
         message = (
             f"The connection to {host} broke before its answer came. It may have done what was "
             "asked: look before you ask again."
