@@ -125,7 +125,8 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         # Without waiting: a request that is cancelled closes its connection, and if it were
         # cancelled again meanwhile, the connection would stay open.
         self._transport.close()
-        asyncio.get_running_loop().call_soon(self._transport.abort)
+        # The connection below: TLS within TLS may have ended only the inner one.
+        asyncio.get_running_loop().call_soon(self._source.abort)
 
     async def start_tls(
         self,
@@ -138,6 +139,8 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         try:
             if self._parts:
                 raise ssl.SSLError("the server spoke before TLS")
+            if self._is_over:
+                raise ConnectionResetError("the server closed the connection before TLS")
             if not (server_hostname or "").encode("idna"):
                 # Python would accept the certificate of any server.
                 raise ssl.SSLError("TLS needs the name of the server")
@@ -146,13 +149,15 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
                     self._transport, encrypted, ssl_context, server_hostname=server_hostname
                 )
         except TimeoutError as error:
-            self._transport.abort()
+            self._source.abort()
             raise httpcore2.ConnectTimeout(str(error)) from error
-        except (OSError, ValueError) as error:  # an SSLError, or an invalid name
-            self._transport.abort()
+        except (OSError, TypeError, ValueError) as error:
+            # An SSLError, or an invalid name. A TypeError is that of asyncio in Python 3.11.7 and
+            # 3.12.1 if TLS within TLS fails (python/cpython issue 113214).
+            self._source.abort()
             raise httpcore2.ConnectError(str(error)) from error
         except asyncio.CancelledError:
-            self._transport.abort()
+            self._source.abort()
             raise
         if transport is None:
             raise httpcore2.ConnectError("the connection was closed")

@@ -129,6 +129,22 @@ async def test_a_hanging_tls_handshake_times_out(both_ends: Ends) -> None:
         await stream.start_tls(ssl.create_default_context(), "example.com", 0.05)
 
 
+async def test_tls_on_a_connection_that_was_reset_is_refused(both_ends: Ends) -> None:
+    """The loop reports no error of a callback, which would be logged for each such connection."""
+    stream, peer = both_ends
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+    with pytest.raises(httpcore2.ReadError):
+        await stream.read(1, WITHIN_S)
+    with pytest.raises(httpcore2.ConnectError):
+        await stream.start_tls(ssl.create_default_context(), "example.com", WITHIN_S)
+    await asyncio.sleep(0.01)
+
+    assert errors == []
+
+
 async def test_a_refused_connection_is_a_connect_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
