@@ -13,6 +13,8 @@ UNENCODABLE_MEMBERS: dict[str, dict[str, Any]] = {
     "half a character in the name": {"name": HALF_CHARACTER},
     "half a character in the title": {"title": HALF_CHARACTER},
     "an object for a description": {"description": object()},
+    "an object for an icon": {"icons": (object(),)},
+    "an object for its relevance": {"relevance": object()},
 }
 
 

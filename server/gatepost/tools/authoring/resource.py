@@ -269,7 +269,7 @@ def _encodable(forms: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _resource_form(owner: Template, entry: ListedResource, uri: str) -> Mapping[str, Any]:
-    """Return an entry in the newest revision's form of a Resource."""
+    """Return an entry in the newest revision's form of a Resource, to be encoded."""
     form: dict[str, Any] = {
         "uri": uri,
         "name": entry.name or ", ".join(map(str, entry.variables.values())),
@@ -282,8 +282,9 @@ def _resource_form(owner: Template, entry: ListedResource, uri: str) -> Mapping[
         form["mimeType"] = mime_type
     if entry.size is not None:
         form["size"] = entry.size
+    # Not converted here: an error must concern this entry alone, as in `_encodable`.
     if entry.icons:
-        form["icons"] = msgspec.to_builtins(entry.icons)
-    if relevance := msgspec.to_builtins(entry.relevance):
-        form["annotations"] = relevance
+        form["icons"] = entry.icons
+    if entry.relevance not in (None, Relevance()):
+        form["annotations"] = entry.relevance
     return form
