@@ -161,7 +161,7 @@ class OfferLists:
         self._registry = registry
         self._keyring = keyring
         self._meta = meta
-        self._page_size = page_size
+        self.page_size = page_size
         # The lists of a snapshot are dropped together with it.
         self._encoded: WeakKeyDictionary[OfferSet, dict[tuple[Member, str], EncodedList]] = (
             WeakKeyDictionary()
@@ -170,7 +170,7 @@ class OfferLists:
     def page(self, member: Member, caller: TenantContext, params: Params, revision: str) -> bytes:
         """Return one page of a list; raises JsonRpcError for a cursor issued for another list."""
         encoded = self.encoded_list(member, caller, revision)
-        if len(encoded.keys) <= self._page_size and params.cursor in (UNSET, None):
+        if len(encoded.keys) <= self.page_size and params.cursor in (UNSET, None):
             return encoded.single_page
         return self._paged(member, caller, params, revision, encoded)
 
@@ -185,17 +185,18 @@ class OfferLists:
         """
         Return one page of the fixed resources together with *entries*, sorted by URI.
 
+        *entries* are at least one more than a page of those after `last_uri`, if there are so many.
         A page holds at most *max_bytes* bytes. An entry that alone is longer is left out; a fixed
         resource that is longer has a page of its own.
         """
         fixed = self.encoded_list("resources", caller, revision)
         definitions = dict(zip(fixed.keys, fixed.definitions, strict=True))
-        keys = sorted(entries.keys() | definitions.keys())
         context = _bound_to(caller, "resources", revision, fixed.version)
-        end = self._start(params, context, keys)
+        after = self._last_key(params, context)
+        keys = sorted(key for key in entries.keys() | definitions.keys() if key > after)
         page: list[bytes] = []
-        size = 0
-        for key in keys[end : end + self._page_size]:
+        size = end = 0
+        for key in keys[: self.page_size]:
             # A fixed resource wins, as it does when the URI is read.
             definition = definitions.get(key) or _encode(in_revision(entries[key], revision))
             if len(definition) <= max_bytes or key in definitions:
@@ -206,6 +207,15 @@ class OfferLists:
             end += 1
         cursor = self._cursor(context, keys, end)
         return self._result("resources", page, cursor, revision, 0)
+
+    def last_uri(self, caller: TenantContext, params: Params, revision: str) -> str:
+        """
+        Return the last URI of the page before the requested one, "" if that is the first.
+
+        Raises JsonRpcError for a cursor issued for another list.
+        """
+        fixed = self.encoded_list("resources", caller, revision)
+        return self._last_key(params, _bound_to(caller, "resources", revision, fixed.version))
 
     def encoded_list(self, member: Member, caller: TenantContext, revision: str) -> EncodedList:
         """Return the list; it is encoded at a permission set's first request."""
@@ -226,7 +236,7 @@ class OfferLists:
         definitions = tuple(_encode(described(offer, revision)) for offer in offers)
         version = hashlib.sha256(b"\n".join(definitions)).digest()
         single_page = b""
-        if len(offers) <= self._page_size:
+        if len(offers) <= self.page_size:
             single_page = self._result(member, definitions, None, revision, ttl_ms)
         keys = tuple(offer.key for offer in offers)
         return EncodedList(keys, definitions, version, single_page, ttl_ms)
@@ -240,22 +250,22 @@ class OfferLists:
         encoded: EncodedList,
     ) -> bytes:
         context = _bound_to(caller, member, revision, encoded.version)
-        start = self._start(params, context, encoded.keys)
-        end = start + self._page_size
+        # Continue after the last entry shown, even if that entry no longer exists.
+        start = bisect_right(encoded.keys, self._last_key(params, context))
+        end = start + self.page_size
         cursor = self._cursor(context, encoded.keys, end)
         return self._result(
             member, encoded.definitions[start:end], cursor, revision, encoded.ttl_ms
         )
 
-    def _start(self, params: Params, context: bytes, keys: Sequence[str]) -> int:
-        """Return where the page of a request begins; raises JsonRpcError for an invalid cursor."""
+    def _last_key(self, params: Params, context: bytes) -> str:
+        """Return the key of the last entry shown; raises JsonRpcError for an invalid cursor."""
         if params.cursor is UNSET or params.cursor is None:
-            return 0
+            return ""
         after = self._keyring.open(PURPOSE, params.cursor, context=context)
         if after is None:
             raise JsonRpcError(INVALID_PARAMS, "Invalid cursor")
-        # Continue after the last entry shown, even if that entry no longer exists.
-        return bisect_right(keys, after.decode())
+        return after.decode()
 
     def _cursor(self, context: bytes, keys: Sequence[str], end: int) -> str | None:
         """Return the cursor of the page that begins at *end*; None if there is none."""

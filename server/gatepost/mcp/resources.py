@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from heapq import nsmallest
 from typing import Any
 
 import msgspec
@@ -37,11 +38,15 @@ async def list_documents(server: McpServer, ask: McpRequest) -> bytes:
         await server.count(ask.caller)
         await server.registry.prepare(ask.caller)
         return server.listing.page("resources", ask.caller, ask.params, ask.revision)
+    last = server.listing.last_uri(ask.caller, ask.params, ask.revision)
     entries: dict[str, Mapping[str, Any]] = {}
     for lister in usable:
-        listed = await _entries(server, ask, lister)
-        # Of several entries of one URI, the first is listed.
-        entries = {entry["uri"]: entry for entry in reversed(listed)} | entries
+        for entry in await _entries(server, ask, lister):
+            # Of several entries of one URI, the first is listed.
+            if (uri := entry["uri"]) > last:
+                entries.setdefault(uri, entry)
+        # Only those of the page: to sort those of all listers would delay other requests.
+        entries = {uri: entries[uri] for uri in nsmallest(server.listing.page_size + 1, entries)}
     await server.registry.prepare(ask.caller)
     max_bytes = server.runner.max_result_bytes
     return server.listing.merged(ask.caller, ask.params, ask.revision, entries, max_bytes)
