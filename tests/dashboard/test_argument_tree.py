@@ -14,6 +14,7 @@ from gatepost.dashboard.argument_tree import (
     summary,
 )
 from gatepost.documents.exact_json import compact, decoded
+from tests.support.measuring import count_lines
 
 
 def only_node(encoded: str) -> Node:
@@ -107,3 +108,20 @@ def test_the_list_of_requests_shows_the_first_three_arguments() -> None:
         ("x", "true"),
     ]
     assert summary(b"nonsense") == []
+
+
+def test_a_list_of_requests_costs_no_more_with_long_arguments() -> None:
+    """A caller may let twenty requests wait, and each open page shows all of them again."""
+
+    def lines(count: int) -> int:
+        rows = [{"item": number, "price": 1.5} for number in range(count)]
+        encoded = json.dumps({"rows": rows, "to": "a@b"}).encode()
+        return count_lines(lambda: summary(encoded))
+
+    assert lines(5_000) <= lines(3)
+
+
+def test_the_beginning_of_a_long_list_stands_as_it_was_sent() -> None:
+    encoded = b'{"rows":[%s],"text":"%s"}' % (b",".join([b"1.50"] * 1_000), b"\\u00e4" * 1_000)
+
+    assert summary(encoded) == [("rows", ("[" + "1.50," * 24)[:120]), ("text", "ä" * 120)]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -21,6 +22,11 @@ LONG_LINES, LONG_TEXT = 14, 1_200
 HEAD_LINES = 8
 MAX_COLUMNS, MAX_CELL = 8, 80
 """Limits of a list that is shown as a table; other lists are shown as trees."""
+SUMMARY_CHARACTERS = 120
+DECODED_BYTES = 2_000
+"""The largest object or list of which a summary shows the beginning in the form of the pages."""
+
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,13 +177,15 @@ def _lines(parts: Iterable[str]) -> str:
 def summary(encoded: bytes, max_members: int = 3) -> list[tuple[str, str]]:
     """Return the names and the beginnings of the first arguments, for a list."""
     try:
-        value = decoded(encoded)
-    except ValueError:
+        members = _decode_members(encoded).items()
+        return [(name, _beginning(bytes(raw))) for name, raw in islice(members, max_members)]
+    except (ValueError, RecursionError):
         return []
-    if not isinstance(value, Mapping):
-        return []
-    rows: list[tuple[str, str]] = []
-    for name, inner in list(value.items())[:max_members]:
-        text = inner if isinstance(inner, str) else compact(inner)
-        rows.append((name, text[:120]))
-    return rows
+
+
+def _beginning(encoded: bytes) -> str:
+    """Return the beginning of a value; to write fifty long ones anew would take seconds."""
+    if len(encoded) > DECODED_BYTES and not encoded.startswith(b'"'):
+        return encoded[:SUMMARY_CHARACTERS].decode(errors="ignore")
+    value = decoded(encoded)
+    return (value if isinstance(value, str) else compact(value))[:SUMMARY_CHARACTERS]
