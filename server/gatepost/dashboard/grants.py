@@ -1,14 +1,22 @@
 """The grants page: list and revoke grants."""
 
+from collections.abc import Iterable, Iterator
 from urllib.parse import urlencode
 
 from gatepost.dashboard import argument_tree
+from gatepost.dashboard.argument_tree import Node
 from gatepost.dashboard.grant_form import ANY_CALL
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse, redirect
-from gatepost.policy.approvals.approval_request import Undecidable
+from gatepost.policy.approvals.approval_request import ApprovalGrant, Undecidable
 from gatepost.policy.approvals.request_lists import cursor_of, place_at
 from gatepost.policy.approvals.service import ApprovalService
+
+SHOWN_BYTES, PAGE_BYTES = 4_096, 32_768
+"""
+The most bytes of arguments that are shown of one grant, and of all on a page: a page of a hundred
+trees of thousands of values would delay all other requests for seconds.
+"""
 
 
 class GrantsPage:
@@ -42,7 +50,21 @@ class GrantsPage:
             tab="/grants",
             status=status,
             problem=problem,
-            grants=[(grant, argument_tree.read(grant.arguments)) for grant in grants],
+            grants=list(_with_arguments(grants)),
             any_arguments=ANY_CALL,
             later=f"?{urlencode({'after': cursor_of(later)})}" if later else "",
         )
+
+
+def _with_arguments(
+    grants: Iterable[ApprovalGrant],
+) -> Iterator[tuple[ApprovalGrant, Node | None]]:
+    """Yield each grant with its arguments, or None if they are too long for the page."""
+    left = PAGE_BYTES
+    for grant in grants:
+        size = len(grant.arguments)
+        if size > min(SHOWN_BYTES, left):
+            yield grant, None
+        else:
+            left -= size
+            yield grant, argument_tree.read(grant.arguments)

@@ -229,7 +229,7 @@ class ApprovalGrant(msgspec.Struct, frozen=True, kw_only=True):
     when: str | None = None
     """A CEL condition; None: exactly the arguments of the approved request."""
     arguments: bytes = b"{}"
-    """Those arguments, redacted as in `ApprovalRequest`."""
+    """Those arguments, redacted as in `ApprovalRequest`; empty if there is a condition."""
     until: float
     left: int | None = None
     """The number of remaining calls; None: unlimited."""

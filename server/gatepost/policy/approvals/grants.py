@@ -39,6 +39,8 @@ DEFAULT_S = 86_400.0
 LONGEST_S = 30 * 86_400.0
 MAX_USES = 1_000_000
 MAX_COMPILED = 1_000
+MAX_EXACT_BYTES = 16_384
+"""The largest arguments of a grant for exactly these; up to thousands of grants keep theirs."""
 PAGE = 100
 REVOKERS = frozenset({"approver", "admin"})
 OF_CALLER = (
@@ -47,6 +49,10 @@ OF_CALLER = (
 )
 OF_TENANT = (
     "This tenant already has {} valid grants, and `approvals.max_grants_per_tenant` allows no more."
+)
+TOO_LONG = (
+    "A grant for exactly these arguments keeps them, and they have {} bytes; at most {} are kept. "
+    "Grant calls that match a condition, or approve this call without a grant."
 )
 WAY_OUT = "Revoke one that is not needed (page Grants), or approve this call without a grant."
 
@@ -119,6 +125,8 @@ class GrantService:
                 Condition(scope.when)
             except BadCondition as error:
                 raise Undecidable(f"The condition cannot be used: {error}.") from None
+        elif (size := len(approval.request.arguments)) > MAX_EXACT_BYTES:
+            raise Undecidable(TOO_LONG.format(size, MAX_EXACT_BYTES))
         record = approval.record
         count = await self._records.for_tenant(approval.request.tenant).grants.count(
             record.tool, record.issuer, record.subject, record.subject_kind, now
@@ -139,7 +147,7 @@ class GrantService:
             caller=request.caller,
             tool=request.tool,
             when=scope.when,
-            arguments=request.arguments,
+            arguments=request.arguments if scope.when is None else b"{}",
             until=scope.until if scope.until is not None else now + DEFAULT_S,
             left=scope.uses,
             created_at=now,
