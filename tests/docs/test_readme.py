@@ -60,7 +60,7 @@ def test_the_sample_call_waits_for_approval_and_then_runs(running: tuple[Gatepos
     )
     approve = re.search(r"^gatepost approvals approve .*$", output, re.MULTILINE)
     assert approve is not None, output
-    paste(f"{approve[0]} --config state/dev.toml", *running)
+    paste(approve[0], *running)
     _, deleted = map(json.loads, paste(lines, *running).strip().splitlines())
 
     assert saved["result"].startswith("CSV saved to /workspace/old.csv")

@@ -90,7 +90,7 @@ def approval(pending: str, gate: Gatepost) -> str:
     command = f"gatepost approvals show {match[0]} --tenant acme --config state/dev.toml"
     approve = re.search(r"^gatepost approvals approve .*$", paste(command, gate), re.MULTILINE)
     assert approve is not None
-    return paste(f"{approve[0]} --config state/dev.toml", gate)
+    return paste(approve[0], gate)
 
 
 def test_the_servers_of_an_mcp_servers_file_are_listed_and_tested(folder: tuple[Path, str]) -> None:

@@ -16,6 +16,7 @@ from gatepost.cli.configuration import (
     administrator,
     check_tenant,
     checked_configuration,
+    config_argument,
     config_option,
     visible,
 )
@@ -106,16 +107,14 @@ def show(request_id: str, tenant: str, path: Path) -> None:
     """Show one request with its arguments. Secrets are redacted."""
     request = with_approvals(path, tenant, lambda service: request_of(service, tenant, request_id))
     print_request(request)
+    selector = f"--tenant {tenant} {request.id}{config_argument(path)}"
     if request.state == "waiting":
-        selector = f"--tenant {tenant} {request.id}"
         click.echo("\nTo approve or reject this request:")
         click.echo(f"gatepost approvals approve {selector} --digest {request.digest}")
         click.echo(f"gatepost approvals reject {selector} --reason WHY")
     elif request.state == "rejected" and request.kind == "script":
         click.echo("\nTo approve this script anyway:")
-        click.echo(
-            f"gatepost approvals approve --tenant {tenant} {request.id} --digest {request.digest}"
-        )
+        click.echo(f"gatepost approvals approve {selector} --digest {request.digest}")
 
 
 @approvals.command()

@@ -3,6 +3,7 @@
 import difflib
 import getpass
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +35,11 @@ def config_option(command: Command) -> Command:
         show_default=True,
         help="Configuration file. GATEPOST_... environment variables override its settings.",
     )(command)
+
+
+def config_argument(path: Path) -> str:
+    """Return the option `--config` as a printed command needs it; empty for the default file."""
+    return "" if path == DEFAULT_FILE else f" --config {shlex.quote(str(path))}"
 
 
 def examine(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import click
 
 from gatepost.audit.record import RecordedPerson
-from gatepost.cli.configuration import administrator, config_option, visible
+from gatepost.cli.configuration import administrator, config_argument, config_option, visible
 from gatepost.cli.stores import OpenStores, check_known, configured, moment, run_with_stores, table
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
@@ -87,11 +87,14 @@ def revoke(wants_list: bool, undo: str, path: Path, **options: object) -> None:
     elif undo:
         run_with_stores(config, lambda stores: undone(undo, stores))
     else:
-        run_with_stores(config, lambda stores: revoked(target, config, stores))
+        undo_options = config_argument(path)
+        run_with_stores(config, lambda stores: revoked(target, config, stores, undo_options))
 
 
-async def revoked(target: RevocationTarget, config: Config, stores: OpenStores) -> None:
-    """Revoke the selected tokens and print the effect."""
+async def revoked(
+    target: RevocationTarget, config: Config, stores: OpenStores, undo_options: str
+) -> None:
+    """Revoke the selected tokens; print the effect, and the command that undoes it."""
     if target.tenant:
         await check_known(target.tenant, config, stores.records)
     now = time.time()
@@ -125,7 +128,7 @@ async def revoked(target: RevocationTarget, config: Config, stores: OpenStores) 
         click.echo(f"New tokens are also refused until {moment(record.blocked_until)}.")
     else:
         click.echo("New sign-ins work.")
-    click.echo(f"To undo: gatepost revoke --undo {record.id}")
+    click.echo(f"To undo: gatepost revoke --undo {record.id}{undo_options}")
     await on_record(stores, record, "revoked")
 
 

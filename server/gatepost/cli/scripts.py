@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from gatepost.cli.approvals import decided
-from gatepost.cli.configuration import administrator, config_option, visible
+from gatepost.cli.configuration import administrator, config_argument, config_option, visible
 from gatepost.config.pack_registration import object_at, registrations
 from gatepost.config.settings import Config
 from gatepost.execution.failure import ToolFailure
@@ -119,7 +119,7 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
     script, before, rejection = with_scripts(path, tenant, read_script)
     if script is None:
         raise click.ClickException(f"Tenant {tenant} has no script {name}.")
-    show(script, before, tenant)
+    show(script, before, tenant, path)
     if rejection is not None:
         warning = f"{rejection.by.display_name} rejected this content. {rejection.reason}"
         click.echo(visible(warning.rstrip()))
@@ -145,7 +145,7 @@ def revoke(name: str, tenant: str, path: Path) -> None:
     click.echo(f"{name}.star of tenant {tenant} is no longer {state}.")
 
 
-def show(script: Script, before: ScriptReview | None, tenant: str) -> None:
+def show(script: Script, before: ScriptReview | None, tenant: str, path: Path) -> None:
     """Print the script to review, and the command that approves it."""
     text = script.text
     if text is None:
@@ -161,8 +161,9 @@ def show(script: Script, before: ScriptReview | None, tenant: str) -> None:
         lines = list(difflib.unified_diff(old_lines, lines, "approved", "now", lineterm=""))
     for line in lines:
         click.echo(visible(line))
-    command = f"gatepost scripts approve --tenant {tenant} {script.name} --digest {script.digest}"
-    click.echo(f"\nNothing was approved. To approve this content:\n{command}")
+    selector = f"--tenant {tenant} {script.name}{config_argument(path)}"
+    click.echo("\nNothing was approved. To approve this content:")
+    click.echo(f"gatepost scripts approve {selector} --digest {script.digest}")
 
 
 async def rows_of(tenant_scripts: TenantScripts) -> list[tuple[str, str, str, str, str]]:

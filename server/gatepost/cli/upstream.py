@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from gatepost.cli.configuration import config_option, visible
+from gatepost.cli.configuration import config_argument, config_option, visible
 from gatepost.cli.stores import moment, table
 from gatepost.cli.upstream_add import add
 from gatepost.cli.upstream_services import operator, tenant_option, with_upstreams
@@ -91,7 +91,8 @@ def refresh(name: str, tenant: str, path: Path) -> None:
     for offer in catalogue.left_out:
         click.echo(f"Left out: {visible(offer.key)}: {visible(offer.reason)}")
     if catalogue.changes:
-        click.echo(f"{len(catalogue.changes)} changes wait: gatepost upstream diff {name}")
+        selector = f"{name} --tenant {tenant}{config_argument(path)}"
+        click.echo(f"{len(catalogue.changes)} changes wait: gatepost upstream diff {selector}")
 
 
 @upstream.command()

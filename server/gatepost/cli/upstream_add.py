@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from gatepost.cli.configuration import config_option
+from gatepost.cli.configuration import config_argument, config_option
 from gatepost.cli.upstream_services import operator, tenant_option, with_upstreams
 from gatepost.runtime.upstreams import UpstreamServices
 from gatepost.upstreams.import_formats import (
@@ -86,7 +86,7 @@ def _add(path: Path, tenant: str, changes: ServerChanges) -> None:
     with_upstreams(path, tenant, execute)
     click.echo(
         f"The MCP server {changes.name} of tenant {tenant} is added. Test it: "
-        f"gatepost upstream test {changes.name} --tenant {tenant}"
+        f"gatepost upstream test {changes.name} --tenant {tenant}{config_argument(path)}"
     )
 
 

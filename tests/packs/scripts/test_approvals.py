@@ -3,11 +3,13 @@
 import re
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click import ClickException
 
+from gatepost.cli.configuration import DEFAULT_FILE
 from gatepost.cli.scripts import show
 from gatepost.policy.script_reviews.script import Script, ScriptReview
 from gatepost_packs.scripts.folders import is_allowed
@@ -305,16 +307,19 @@ def test_a_diff_to_the_approved_script_is_shown_with_escapes(
     """Characters that a terminal would act on are escaped."""
     before = ScriptReview(name="mine", digest="", content=FIRST_SCRIPT, place="code", at=0)
 
-    show(Script("mine", (OTHER_SCRIPT + "# \x9b31m\r\u2067").encode(), "workspace"), before, "acme")
+    script = Script("mine", (OTHER_SCRIPT + "# \x9b31m\r\u2067").encode(), "workspace")
+
+    show(script, before, "acme", Path("a b.toml"))
 
     output = capsys.readouterr().out
     assert "-  return 'one'\n-\n+  return 'other'\n+# \\x9b31m\\r\\u2067\n" in output
+    assert "gatepost scripts approve --tenant acme mine --config 'a b.toml' --digest " in output
 
 
 def test_unreadable_bytes_are_not_shown_for_approval() -> None:
     """A file that is not text is not a script."""
     with pytest.raises(ClickException, match=r"binary\.star is not UTF-8 text"):
-        show(Script("binary", b"\xff", "workspace"), None, "acme")
+        show(Script("binary", b"\xff", "workspace"), None, "acme", DEFAULT_FILE)
 
 
 def test_a_reload_keeps_the_limit_of_waiting_scripts(
