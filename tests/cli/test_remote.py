@@ -138,6 +138,7 @@ def test_a_given_token_is_used_without_a_sign_in(dev: Gatepost) -> None:
     failed = commands.completed("call", "travel", "days=3", *for_url, "--token", token)
     unknown = commands.completed("call", "travl", *for_url, "--token", token)
     refused = commands.completed("call", "whoami", *for_url, "--token", "x.y.z")
+    scopeless = commands.completed("call", "save_csv", "filename=a", *for_url, "--token", token)
 
     assert json.loads(result[1])["structuredContent"]["tenant"] == "globex"
     # What the server sends moves no cursor.
@@ -146,7 +147,9 @@ def test_a_given_token_is_used_without_a_sign_in(dev: Gatepost) -> None:
     assert "`region` is required" in failed[2]
     assert "has no tool travl. Did you mean travel?" in unknown[2]
     assert refused[0] == 1
-    assert "refused the access token (HTTP 401)" in refused[2]
+    assert "refused the access token (HTTP 401): The access token is invalid. " in refused[2]
+    assert scopeless[0] == 1
+    assert "lacks permissions (HTTP 403). Get a token with the scopes files:write," in scopeless[2]
 
 
 def test_the_development_server_is_the_default(dev: Gatepost, tmp_path: Path) -> None:

@@ -102,7 +102,16 @@ class SignedInTokens:
 async def no_sign_in(refused: HttpAnswer) -> str:
     """Refuse to sign in, where a token was given."""
     await asyncio.sleep(0)
+    challenge = read_challenge(refused, Findings())
+    scopes = challenge.get("scope", "")
+    if challenge.get("error") == "insufficient_scope" and scopes:
+        raise SignInFailed(
+            f"The access token lacks permissions (HTTP {refused.status}). Get a token with the "
+            f"scopes {scopes}, or omit --token and GATEPOST_TOKEN to sign in."
+        )
+    description = challenge.get("error_description", "").rstrip(".")
     raise SignInFailed(
-        f"The server refused the access token (HTTP {refused.status}). "
+        f"The server refused the access token (HTTP {refused.status})"
+        f"{': ' if description else ''}{description}. "
         "Omit --token and GATEPOST_TOKEN to sign in."
     )
