@@ -20,7 +20,7 @@ from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost, run
 from tests.support.issuers import AsgiServer
 from tests.support.measuring import each, eventually
-from tests.support.processes import Process
+from tests.support.processes import Process, free_port
 
 PAGE = r"Sign in with your browser: (?P<page>http\S+)"
 
@@ -210,6 +210,13 @@ def session_app() -> Any:
         await ctx.report_progress(1, upto, "one")
         return upto
 
+    @server.tool
+    async def wait(ctx: fastmcp.Context) -> str:
+        """Wait with the same message, as a call that needs an approval does."""
+        for second, message in enumerate(("waiting", "waiting", "waiting", "almost", "waiting")):
+            await ctx.report_progress(second, message=message)
+        return "done"
+
     return server.http_app(path="/mcp")
 
 
@@ -243,6 +250,25 @@ def test_servers_of_both_mcp_revisions_can_be_called(
         assert json.loads(counted[1])["structuredContent"] == {"result": 3}
         assert ("[1.0/3.0] one" in counted[2]) is (era == "session")
     assert "DELETE" in OLD_SERVER.asked
+
+
+def test_a_repeated_message_of_a_call_that_waits_is_printed_once(
+    servers: dict[str, str], tmp_path: Path
+) -> None:
+    """A call can wait half an hour for an approval; a new message is printed."""
+    result = commands.completed("call", "wait", "--url", servers["session"], cwd=tmp_path)
+
+    assert result[:2] == (0, "done")
+    assert result[2].splitlines() == ["waiting", "almost", "waiting"]
+
+
+def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    """The address may come from a variable or an older command."""
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    result = commands.completed("list", "--url", url, cwd=tmp_path)
+
+    assert result[0] == 1
+    assert f"Error: {url} cannot be reached: " in result[2]
 
 
 def test_an_image_in_a_result_is_named_instead_of_printed(

@@ -139,7 +139,11 @@ def run_session(
                 sign_in = tokens = SignedInTokens(browser, stored, scopes=scopes, tell=_warn)
                 begin = await tokens.first()
             async with connected(
-                client, server_url, token=begin, sign_in=sign_in, on_notification=print_notification
+                client,
+                server_url,
+                token=begin,
+                sign_in=sign_in,
+                on_notification=NotificationPrinter(),
             ) as session:
                 return await work(session)
 
@@ -200,16 +204,38 @@ def _warn(sentence: str) -> None:
     click.echo(visible(sentence), err=True)
 
 
-def print_notification(notification: Mapping[str, Any]) -> None:
-    """Print progress and log messages on standard error."""
-    params = notification.get("params")
-    if not isinstance(params, dict):
-        return
-    if notification["method"] == "notifications/progress":
-        reached = f"{params.get('progress')}" + (f"/{params['total']}" if "total" in params else "")
-        click.echo(visible(f"[{reached}] {params.get('message') or ''}").rstrip(), err=True)
-    elif notification["method"] == "notifications/message":
-        click.echo(visible(f"{params.get('level')}: {params.get('data')}"), err=True)
+class NotificationPrinter:
+    """Prints progress and log messages on standard error."""
+
+    def __init__(self) -> None:
+        self._message = ""
+        """The message of the latest progress."""
+
+    def __call__(self, notification: Mapping[str, Any]) -> None:
+        """
+        Print one notification.
+
+        A call that waits for an approval repeats its message every few seconds, for minutes.
+        Progress without a total is therefore printed only with a new message.
+        """
+        params = notification.get("params")
+        if not isinstance(params, dict):
+            return
+        if notification["method"] == "notifications/progress":
+            message = str(params.get("message") or "")
+            repeats = bool(message) and message == self._message and "total" not in params
+            self._message = message
+            if not repeats:
+                click.echo(visible(f"{progress_of(params)}{message}").rstrip(), err=True)
+        elif notification["method"] == "notifications/message":
+            click.echo(visible(f"{params.get('level')}: {params.get('data')}"), err=True)
+
+
+def progress_of(params: Mapping[str, Any]) -> str:
+    """Return how far a call is; empty if only its message says that it continues."""
+    if "total" in params:
+        return f"[{params.get('progress')}/{params['total']}] "
+    return "" if params.get("message") else f"[{params.get('progress')}]"
 
 
 def arguments_of(tool: Mapping[str, Any]) -> list[str]:

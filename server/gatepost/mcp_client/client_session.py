@@ -158,7 +158,8 @@ class RemoteSession:
                     outcome = self._of_message(await _whole(reply), identity)
                 return outcome, HttpAnswer(self._url, reply.status_code, fields, b"")
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-            raise ServerUnreachable(str(error) or type(error).__name__) from error
+            reason = str(error) or type(error).__name__
+            raise ServerUnreachable(f"{self._url} cannot be reached: {reason}") from error
 
     async def _of_stream(
         self, reply: httpx2.Response, identity: int | None
