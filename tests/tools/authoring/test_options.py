@@ -27,6 +27,36 @@ def packs_of_file(folder: Path, text: str) -> LoadedPacks:
     return load(ToolsSettings(load=(str(file),)))
 
 
+UNKNOWN_TYPES = [
+    (
+        "option: Option",
+        "str",
+        "save: parameter option has the type Option, which has no JSON Schema",
+    ),
+    ("options: list[Option]", "str", "save: parameter options has the type list[Option], which"),
+    ("option: str", "Option", "save: the result has the type Option, which has no JSON Schema"),
+]
+
+
+@pytest.mark.parametrize(("parameter", "returned", "says"), UNKNOWN_TYPES)
+def test_a_type_without_a_schema_is_named_with_its_parameter(
+    tmp_path: Path, parameter: str, returned: str, says: str
+) -> None:
+    """The message is one line, and says which types can be used."""
+    source = f"""
+class Option: ...
+
+@pack.tool()
+async def save(ctx: CallContext, {parameter}) -> {returned}:
+    'Save.'
+"""
+    message = refusal(tmp_path, source)
+
+    assert says in message
+    assert ": use a built-in type, a TypedDict, a dataclass or a pydantic model" in message
+    assert "\n" not in message
+
+
 def refusal(folder: Path, text: str) -> str:
     """Return why the file does not load; assert that none of its offers is there."""
     loaded_packs = packs_of_file(folder, text)

@@ -15,6 +15,7 @@ from gatepost.tools.authoring.encoded_json import checked_json, checked_value, h
 from gatepost.tools.authoring.function import awaited
 from gatepost.tools.authoring.generated_schema import schema_of, simplify
 from gatepost.tools.authoring.mixed_content import blocks, encoded, holds_content, is_content
+from gatepost.tools.authoring.type_adapter import adapter_of
 from gatepost.tools.offers.offer import CallContext, Invoke, Outcome, ToolFailure
 from gatepost.tools.schemas.raw_schema import validator_of
 
@@ -66,7 +67,7 @@ def returned_by(
     is_object = _is_object(hint)
     # Decided for each call, because the type of the returned value is known only now.
     shape = hint if is_object else TypedDict("Result", {RESULT: hint})  # type: ignore[operator]
-    adapter: TypeAdapter[Any] = TypeAdapter(shape)
+    adapter = adapter_of(shape, function, {"the result": hint})
     schema = schema_of(adapter, mode="serialization")
     if is_object:
         return ReturnConversion(lambda value: structured(_dump(adapter, value)), schema)

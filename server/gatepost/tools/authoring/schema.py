@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 from gatepost.documents.json_shape import may_overflow, values_bound
 from gatepost.tools.authoring.dependency import dependency_of
 from gatepost.tools.authoring.generated_schema import schema_of
+from gatepost.tools.authoring.type_adapter import adapter_of
 from gatepost.tools.authoring.validation_errors import MAX_LISTED, failure_of, is_caused_by_cut
 from gatepost.tools.offers.offer import CallContext, ToolFailure
 from gatepost.tools.schemas import core_schema
@@ -219,7 +220,8 @@ def _adapter(
     make: Any = TypedDict  # its fields have only just become known
     shape = make("Arguments", {p.name: _field(function, p, hints.get(p.name)) for p in parameters})
     shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-    return TypeAdapter(shape), parameters
+    types = {f"parameter {p.name}": hints.get(p.name) for p in parameters}
+    return adapter_of(shape, function, types), parameters
 
 
 def _takes_context(first: inspect.Parameter, hint: Any) -> bool:
