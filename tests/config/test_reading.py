@@ -77,6 +77,28 @@ def test_an_invalid_environment_variable_is_a_problem(
     assert says in f"{problem.message} {problem.hint}"
 
 
+WRONG_TYPES = [
+    ('listen.trusted_proxies = "10.0.0.0/8"', 'write a list, such as ["one", "two"]'),
+    ('listen.port = "8000"', "write a whole number without quotes"),
+    ('audit.peers = "false"', "write true or false without quotes"),
+    ("storage.database = 3", "write the value in quotes"),
+    ("approvals = 3", "write a table"),
+]
+
+
+@pytest.mark.parametrize(("line", "says"), WRONG_TYPES)
+def test_a_value_of_another_type_is_reported_with_what_to_write(
+    tmp_path: Path, line: str, says: str
+) -> None:
+    """The reader may not know how TOML writes a list or a number."""
+    path = tmp_path / "gatepost.toml"
+    path.write_text(f'resource = "https://mcp.example.com/mcp"\n{line}\n')
+    (problem,) = read(path, {}).problems
+
+    assert problem.id == "config.E002"
+    assert says in problem.hint
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [

@@ -39,6 +39,18 @@ class ReadConfiguration(msgspec.Struct, frozen=True):
         }
 
 
+TYPE_HINTS = {
+    "expected array, got str": 'write a list, such as ["one", "two"]',
+    "expected array, got object": "write a list of tables: two brackets around its name",
+    "expected str": "write the value in quotes",
+    "expected int": "write a whole number without quotes",
+    "expected float": "write a number without quotes",
+    "expected bool": "write true or false without quotes",
+    "expected object": "write a table: { name = value }",
+}
+"""What to write in TOML, by how the sentence about a value of another type starts."""
+
+
 def read(path: Path | None, environment: Mapping[str, str]) -> ReadConfiguration:
     """Read the file (None: defaults only) and the environment."""
     problems: list[Problem] = []
@@ -120,7 +132,9 @@ def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:
         msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as error:
         # The value is not shown, because it may be a secret in the wrong place.
-        problems.append(Problem("config.E002", f"`{setting}`: {_sentence(error)}", setting=setting))
+        sentence = _sentence(error)
+        hint = next((hint for start, hint in TYPE_HINTS.items() if sentence.startswith(start)), "")
+        problems.append(Problem("config.E002", f"`{setting}`: {sentence}", hint, setting=setting))
         return INVALID
     return value
 
