@@ -87,6 +87,25 @@ def test_dev_prints_at_most_twelve_lines_and_two_working_examples(
     assert any("claude mcp add" in line and gatepost.url in line for line in lines)
 
 
+def test_the_state_of_the_development_server_is_closed_to_other_users(
+    gatepost: Gatepost, tmp_path: Path
+) -> None:
+    """The next start would otherwise close it, and warn that it was open."""
+    files = list((tmp_path / "state").iterdir())
+
+    assert "dev.toml" in {file.name for file in files}
+    assert [file.name for file in files if file.stat().st_mode & 0o077] == []
+
+
+def test_the_start_page_names_the_endpoint_and_the_dashboard(gatepost: Gatepost) -> None:
+    """A person who opens the address learns where agents connect and people approve."""
+    status, page = get(gatepost.url.removesuffix("/mcp"))
+
+    assert status == 200
+    assert f"<pre>{gatepost.url}</pre>".encode() in page
+    assert b"<code>/dashboard</code>" in page
+
+
 def run_in_shell(line: str, folder: Path) -> str:
     process = Process(["sh", "-c", line], env=python_environment(), cwd=folder)
     try:

@@ -38,6 +38,7 @@ from gatepost.runtime.server_setup import START_ERRORS, ServerSetup
 from gatepost.runtime.signals import exiting_at, note_reloads
 from gatepost.secrets.keyring import KeyRing
 from gatepost.serve import run as serve
+from gatepost.telemetry.logs import configure
 from gatepost_authz.config import Problem
 from gatepost_keys.imitation import DEVELOPMENT, IMITATIONS, Imitation, nearest
 from gatepost_keys.issuer.mount import routes
@@ -280,6 +281,8 @@ def ignored(options: DevOptions) -> list[str]:
 
 def prepared(state: Path, imitation: Imitation) -> dict[str, str]:
     """Create the state folder and return the secrets of the clients in it."""
+    # Without a format, the line about a file that was open to others would not name the file.
+    configure(level="warning", form="console")
     try:
         make_state_folder(state)
         return dev_secrets(state, imitation)

@@ -259,7 +259,11 @@ def write_settings(folder: Path, config: Config) -> None:
         b"upstreams_file = %b" % inline(config.upstreams_file).encode(),
         b"upstreams = [%b]" % ", ".join(map(inline, config.upstreams)).encode(),
     ]
-    (folder / SETTINGS_FILE).write_bytes(b"\n".join([*lines, b""]))
+    # Created closed to others: the next start would otherwise take their permissions away, and
+    # warn about that.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with os.fdopen(os.open(folder / SETTINGS_FILE, flags, 0o600), "wb") as file:
+        file.write(b"\n".join([*lines, b""]))
 
 
 def from_anywhere(tools: ToolsSettings) -> ToolsSettings:
