@@ -263,7 +263,7 @@ def pages(config: Config, resource: Resource) -> list[Route]:
         "/favicon.ico": StaticPage(ICON, b"image/x-icon", ICON_CACHING),
     }
     if resource.path not in {"", "/"}:
-        start = start_page(config)
+        start = start_page(config, dashboard=is_on(config))
         documents["/"] = StaticPage(start, b"text/html; charset=utf-8", *PAGE_HEADERS)
     return [Route(path, page, methods=["GET"]) for path, page in documents.items()]
 

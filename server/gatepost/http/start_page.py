@@ -37,10 +37,17 @@ ICON = resources.files("gatepost.http").joinpath("favicon.ico").read_bytes()
 """The icon that browsers show beside the address: a PNG of 32 pixels in an ICO file."""
 
 
-def start_page(config: Config) -> bytes:
-    """Return the page at `/` in UTF-8."""
+DASHBOARD = (
+    "<p>People see what agents do, and approve calls, on the dashboard: "
+    "<code>{base}/dashboard</code>.</p>"
+)
+
+
+def start_page(config: Config, *, dashboard: bool) -> bytes:
+    """Return the page at `/` in UTF-8; *dashboard* is whether there is a dashboard to name."""
     resource = Resource(config.resource)
     url = html.escape(config.resource)
+    base = html.escape(SiblingPaths(resource).base)
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8"><title>Gatepost</title>',
@@ -67,9 +74,10 @@ def start_page(config: Config) -> bytes:
         "<p>MCP Inspector: <em>Add Servers</em>, <em>+ Add manually</em>, transport "
         "<em>streamable-http</em>, paste the address, turn on the switch.</p>",
         "<h2>What else answers here</h2>",
+        *([DASHBOARD.format(base=base)] if dashboard else []),
         "<p><code>/health</code> says that the server runs, <code>/readyz</code> what it could "
         "learn of its identity providers. Agents that speak plain REST list tools at "
-        f"<code>{html.escape(SiblingPaths(resource).base)}/tools</code>; "
+        f"<code>{base}/tools</code>; "
         "<code>/openapi.json</code> "
         "describes that. Everything else needs an access token.</p>",
         "</body></html>",
