@@ -13,8 +13,13 @@ from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import LONGEST_S as GRANTED_S
 from gatepost.policy.revocation.revocation_records import revocation, seconds_of
+from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.storage.change_poller import notify
 from gatepost.storage.revocations import NEVER_EXPIRES, RevocationRecord
+
+CALLERS_SEARCHED = 12_000
+"""The recent callers that are compared with `--subject`: 60 of each of 200 tenants."""
+SIMILAR_SHOWN = 3
 
 
 class RevocationTarget(NamedTuple):
@@ -47,7 +52,11 @@ class Duration(click.ParamType[float]):
 
 @click.command()
 @click.option("--tenant", default="", help="Revoke tokens of this tenant.")
-@click.option("--subject", default="", help="Revoke tokens of this person or program (`sub`).")
+@click.option(
+    "--subject",
+    default="",
+    help="Revoke tokens of this person or program: the id in the token, such as `sub`.",
+)
 @click.option("--client", default="", help="Revoke tokens of this client id.")
 @click.option("--issuer", default="", help="Revoke only tokens of this issuer.")
 @click.option("--reason", default="", help="Reason, for --list and the audit log.")
@@ -97,6 +106,8 @@ async def revoked(
     """Revoke the selected tokens; print the effect, and the command that undoes it."""
     if target.tenant:
         await check_known(target.tenant, config, stores.records)
+    if target.subject:
+        await check_subject(target, stores)
     now = time.time()
     selectors = RevocationRecord(
         id="",
@@ -130,6 +141,40 @@ async def revoked(
         click.echo("New sign-ins work.")
     click.echo(f"To undo: gatepost revoke --undo {record.id}{undo_options}")
     await on_record(stores, record, "revoked")
+
+
+async def check_subject(target: RevocationTarget, stores: OpenStores) -> None:
+    """
+    Warn if no recent caller has the subject, and name the callers that may be meant.
+
+    Operators know people by name. A revocation of `alice` would leave the tokens of an Alice whose
+    subject is a UUID valid.
+    """
+    if any(record.subject == target.subject for record in await stores.records.revocations.all()):
+        return  # Revoked callers are removed from the recent ones.
+    recent_callers = RecentCallers(
+        stores.records, is_refused=lambda _: False, is_out=lambda _: False
+    )
+    callers = [
+        caller
+        for tenant, caller in await recent_callers.everywhere(CALLERS_SEARCHED)
+        if target.tenant in {"", tenant}
+    ]
+    if any(target.subject in {caller.subject, caller.actor} for caller in callers):
+        return
+    similar = {
+        f"{caller.subject} ({caller.name})"
+        for caller in callers
+        if target.subject.casefold() in caller.name.casefold()
+    }
+    hint = f" Did you mean {' or '.join(sorted(similar)[:SIMILAR_SHOWN])}?" if similar else ""
+    click.echo(
+        visible(
+            f"Warning: No recent caller has the subject {target.subject}. A subject is the id in "
+            f"the token (`sub`, Entra `oid`, Okta `uid`), not a user name.{hint}"
+        ),
+        err=True,
+    )
 
 
 async def undone(revocation_id: str, stores: OpenStores) -> None:

@@ -15,6 +15,7 @@ from gatepost.config.dashboard import DashboardSettings
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import LONGEST_S
+from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
@@ -22,6 +23,7 @@ from gatepost.storage.sql import sqlite_audit_writer
 from gatepost.tools.calls.redaction import Redaction
 from tests.conftest import task
 from tests.support.commands import CommandProcess, CommandResult, tenant_folder, toml
+from tests.support.endpoint import a_caller
 
 pytestmark = pytest.mark.requirement("CO2")
 
@@ -272,6 +274,32 @@ async def test_details_that_a_server_has_not_linked_yet_are_erased(
     await records.aclose()
 
     assert (result.code, "erased the details of 1 audit records" in result.out) == (0, True)
+
+
+async def test_a_revocation_of_a_user_name_warns_and_names_the_subject(
+    shell: CommandFolder,
+) -> None:
+    """The tokens of a person whose subject is another id would stay valid."""
+    assert shell.run("revoke", "--list").code == 0
+    records = await shell.records()
+    callers = RecentCallers(records, is_refused=lambda _: False, is_out=lambda _: False)
+    for subject, name in (("7f3a", "Alice Archer"), ("8b1c", "Bob Bright")):
+        callers.note(a_caller(subject=subject, claims={"name": name}))
+    await callers.write()
+    await records.aclose()
+
+    by_name = shell.run("revoke", "--subject", "alice")
+    elsewhere = shell.run("revoke", "--subject", "7f3a", "--tenant", "globex")
+    by_id = shell.run("revoke", "--subject", "8b1c")
+    again = shell.run("revoke", "--subject", "alice", "--for", "2h")
+
+    assert [command.code for command in (by_name, elsewhere, by_id, again)] == [0] * 4
+    assert "Warning: No recent caller has the subject alice." in by_name.err
+    assert "Did you mean 7f3a (Alice Archer)?" in by_name.err
+    assert "No recent caller has the subject 7f3a." in elsewhere.err
+    assert "Warning" not in by_id.err
+    # A revoked caller is no longer remembered, so a second command knows less.
+    assert "Warning" not in again.err
 
 
 def test_suspensions_and_revocations_are_recorded(shell: CommandFolder) -> None:
