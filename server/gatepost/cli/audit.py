@@ -103,7 +103,8 @@ def verdict_text(result: VerificationResult) -> str:
     if result.bad_number is not None:
         record = record_id(result.writer, result.bad_number)
         return f"{result.tenant}: record {record} is bad: {result.problem}."
-    text = f"{result.tenant}: {result.records} records are valid"
+    are_valid = "record is valid" if result.records == 1 else "records are valid"
+    text = f"{result.tenant}: {result.records} {are_valid}"
     for chain in result.chains:
         first, last, proven = (
             record_id(chain.writer, number) for number in (chain.first, chain.last, chain.proven)

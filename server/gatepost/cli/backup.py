@@ -45,7 +45,8 @@ def backup(file: Path, path: Path) -> None:
     except FileExistsError:
         raise click.ClickException(f"{file} already exists. Choose another file.") from None
     except (OSError, sqlite3.Error) as error:
-        raise click.ClickException(f"{file} cannot be written: {error}.") from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise click.ClickException(f"{file} cannot be written: {reason}.") from None
     click.echo(f"Backed up the database to {file}: {size} bytes.")
 
 

@@ -190,7 +190,11 @@ def test_a_backup_does_not_overwrite_a_file(idp: Idp, tmp_path: Path) -> None:
     with shop(idp, tmp_path, "sqlite:///gatepost.db") as here:
         here.commands.succeed("backup", "one.db")
         result = here.commands.run("backup", "one.db")
+        nowhere = here.commands.run("backup", "no/such/folder/one.db")
         assert (result.code, "already exists" in result.err) == (1, True)
+        assert nowhere.err == (
+            "Error: no/such/folder/one.db cannot be written: No such file or directory.\n"
+        )
         assert sorted(path.name for path in tmp_path.glob("one*")) == ["one.db"]
         check = [sys.executable, "-c", "import sqlite3,sys;print(*sqlite3.connect(sys.argv[1])"]
         check[-1] += ".execute('pragma integrity_check').fetchone())"
