@@ -33,6 +33,15 @@ drain_s = 2
 packs = ["memory"]
 load = ["shop.py"]
 
+[network]
+allow_hosts = ["127.0.0.1:9"]
+
+[[upstreams]]
+name = "crm"
+tenants = ["acme"]
+url = "http://127.0.0.1:9/mcp"
+scopes = { "find_*" = ["crm:read"] }
+
 [[approvals.rules]]
 tools = ["price"]
 by = ["role:approver"]
@@ -199,12 +208,12 @@ def test_the_end_of_its_terminal_does_not_end_a_server_under_nohup(
 
 
 def test_a_configuration_file_is_combined_with_the_development_settings(tmp_path: Path) -> None:
-    """Its packs, rules and limits apply; replaced settings are listed in the output."""
+    """Its packs, scopes, rules and limits apply; replaced settings are listed in the output."""
     shop(tmp_path)
     (tmp_path / "gatepost.toml").write_text(CONFIG)
     env = {"GATEPOST_LIMITS__MAX_BODY_BYTES": "2000"}
     with commands.dev(tmp_path, "--config", "gatepost.toml", env=env) as running:
-        token = commands.token(tmp_path, "--tenant", "acme", "--scopes", "memory:read")
+        token = commands.token(tmp_path, "--tenant", "acme", "--scopes", "memory:read crm:read")
         client = ResourceClient(running.url)
         listed = result(client.ask(token, "tools/list"))["tools"]
         read = client.call(token, "memory_read")

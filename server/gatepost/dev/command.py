@@ -31,7 +31,7 @@ from gatepost.dev.given_settings import given_settings
 from gatepost.dev.imitating import scopes_of
 from gatepost.dev.source_watch import SourceWatch
 from gatepost.dev.token_command import DEFAULT_STATE
-from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
+from gatepost.dev.upstreams import DevUpstreams, dev_upstreams, upstream_scopes
 from gatepost.dev.welcome import lines
 from gatepost.runtime.http_server import bind
 from gatepost.runtime.server_setup import START_ERRORS, ServerSetup
@@ -221,7 +221,7 @@ def run(options: DevOptions) -> int:
     sock = bind(HOST, options.port, "--port")
     port = sock.getsockname()[1]
     config, loaded_packs, problems_found = options.configuration(port)
-    scopes = loaded_packs.declared_scopes
+    scopes = loaded_packs.declared_scopes | upstream_scopes(config)
     if issuer_options.imitation == DEVELOPMENT:
         scopes |= {*config.scopes.named, *config.scopes.implied}
     plan = dev_issuer(config, scopes, issuer_options)

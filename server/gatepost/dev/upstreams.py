@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from gatepost.config.settings import Config
 from gatepost.config.upstreams import UpstreamSettings, UpstreamsFile
 from gatepost.upstreams.import_formats import ImportProblem, settings_of_file
 from gatepost_authz.addresses import is_loopback_host, parted
@@ -66,3 +67,13 @@ def _own_host(url: str) -> list[str]:
     if not is_loopback_host(host):
         return []
     return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
+
+
+def upstream_scopes(config: Config) -> frozenset[str]:
+    """Return the scopes that the configuration gives to tools of MCP servers."""
+    return frozenset(
+        scope
+        for server in config.upstreams
+        for scopes in server.scopes.values()
+        for scope in scopes
+    )
