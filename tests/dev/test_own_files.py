@@ -14,6 +14,7 @@ from gatepost.config.settings import Listen
 from gatepost.dev.composition import dev_config
 from gatepost.dev.given_settings import given_settings
 from gatepost.dev.token_command import STATE_FILE
+from tests.architecture.source import ROOT
 from tests.support import commands
 from tests.support.client import ResourceClient, result
 from tests.support.commands import Gatepost
@@ -46,6 +47,23 @@ scopes = { "find_*" = ["crm:read"] }
 tools = ["price"]
 by = ["role:approver"]
 timeout_s = 1
+"""
+TICKETS = f"""
+[approvals]
+require = ["zendesk_create_ticket"]
+
+[credentials.desk]
+type = "static"
+tenants = ["acme"]
+hosts = ["desk.example.com"]
+api_key = "secret:DESK"
+
+[packs.openapi.apis.tickets]
+document = "{ROOT}/examples/tickets/openapi.json"
+base_url = "https://desk.example.com"
+credential = "desk"
+prefix = "zendesk_"
+tags = ["tickets"]
 """
 SHOP = """
 import prices
@@ -210,7 +228,7 @@ def test_the_end_of_its_terminal_does_not_end_a_server_under_nohup(
 def test_a_configuration_file_is_combined_with_the_development_settings(tmp_path: Path) -> None:
     """Its packs, scopes, rules and limits apply; replaced settings are listed in the output."""
     shop(tmp_path)
-    (tmp_path / "gatepost.toml").write_text(CONFIG)
+    (tmp_path / "gatepost.toml").write_text(CONFIG + TICKETS)
     env = {"GATEPOST_LIMITS__MAX_BODY_BYTES": "2000"}
     with commands.dev(tmp_path, "--config", "gatepost.toml", env=env) as running:
         token = commands.token(tmp_path, "--tenant", "acme", "--scopes", "memory:read crm:read")
@@ -229,6 +247,7 @@ def test_a_configuration_file_is_combined_with_the_development_settings(tmp_path
     assert b"The call was not approved in time" in waiting.body
     # What `gatepost approvals approve --config` needs to judge a request by the same rules.
     assert re.search(r"^price .* always ", listed_by_command, re.MULTILINE), listed_by_command
+    assert re.search(r"^zendesk_create_ticket .* always ", listed_by_command, re.MULTILINE)
     assert (
         "Not used of gatepost.toml: `resource`, `listen.host`, `issuers`, `storage`"
         in running.output

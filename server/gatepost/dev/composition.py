@@ -253,6 +253,8 @@ def write_settings(folder: Path, config: Config) -> None:
         b"tenancy = { tenants = %b }" % quoted(config.tenancy.tenants),
         b"storage = { database = %b }" % quoted(f"sqlite:///{quote(str(path / DATABASE_FILE))}"),
         b"tools = %b" % inline(from_anywhere(config.tools)).encode(),
+        b"packs = %b" % inline(config.packs).encode(),
+        b"credentials = %b" % inline(config.credentials).encode(),
         b"approvals = %b" % inline(config.approvals).encode(),
         b"keys = { ring = %b }" % quoted(f"file:{path / RING_FILE}"),
         b"network = %b" % inline(config.network).encode(),
