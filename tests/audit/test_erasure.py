@@ -10,7 +10,7 @@ from gatepost.audit.record import RecordedPerson, search
 from gatepost.audit.retention import Retention
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.audit import AuditQuery
-from gatepost.storage.sql.sqlite_audit_files import empty_log
+from gatepost.storage.sql.sqlite_audit_connection import empty_log
 from tests.audit.conftest import ISSUER, AuditLog, audit_log, person, stolen_data, tamper
 
 

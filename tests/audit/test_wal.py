@@ -20,7 +20,7 @@ from gatepost.storage.audit import AuditQuery, AuditRow
 from gatepost.storage.backends import open_records
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_connection, sqlite_audit_writer
-from gatepost.storage.sql.sqlite_audit_files import empty_log
+from gatepost.storage.sql.sqlite_audit_connection import empty_log
 from gatepost.tools.calls.redaction import Redaction
 from tests.audit.conftest import AuditLog, audit_log, tamper, update
 from tests.support.measuring import capture_logs

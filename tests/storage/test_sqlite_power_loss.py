@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.storage.sql import sqlite_audit_writer as module
-from gatepost.storage.sql.sqlite_audit_files import empty_log
+from gatepost.storage.sql.sqlite_audit_connection import empty_log
 from tests.storage.test_sqlite_wal import FileProcess, numbers, path, process, wal, write
 
 __all__ = ["path"]  # a fixture

@@ -26,7 +26,7 @@ from gatepost.storage.backends import scheme_of
 from gatepost.storage.change_poller import notify
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
-from gatepost.storage.sql.sqlite_audit_files import empty_log
+from gatepost.storage.sql.sqlite_audit_connection import empty_log
 from gatepost.storage.tenant_data import ErasureSubject
 from gatepost_authz.caller import SubjectKind, TenantContext
 

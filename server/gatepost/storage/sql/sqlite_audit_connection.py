@@ -1,9 +1,9 @@
-"""Write audit records and checkpoints into the tables of a SQLite file."""
+"""Write audit records and checkpoints into the tables of a SQLite file, and empty its logs."""
 
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from msgspec.structs import astuple
@@ -13,8 +13,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import stored_head
 from gatepost.storage.sql.audit_sums import rows_of_chain
 from gatepost.storage.sql.database import error_summary
-from gatepost.storage.sql.sqlite import connect
-from gatepost.storage.sql.sqlite_audit_files import synchronise_log
+from gatepost.storage.sql.sqlite import connect, overwrite, path_of, wals
 from gatepost.storage.sql.sqlite_audit_statements import (
     Execute,
     ends_of,
@@ -23,6 +22,7 @@ from gatepost.storage.sql.sqlite_audit_statements import (
     put,
     recorded_ends,
 )
+from gatepost.storage.sql.sqlite_audit_wal import synchronise
 from gatepost.storage.sql.sqlite_database import check_file, write_lock
 from gatepost.storage.sql.tables import escaped
 
@@ -137,3 +137,41 @@ class SqliteAuditConnection:
         finally:
             if not is_done:
                 self.close()  # closing rolls back
+
+
+def synchronise_log(path: str) -> None:
+    """
+    Make every committed transaction of a SQLite file durable; OSError.
+
+    Frames are overwritten only after this, because a merge may be in SQLite's log alone.
+    """
+    # Without a log, everything is in the file, which SQLite has synchronised.
+    with suppress(FileNotFoundError):
+        log = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            synchronise(log)
+        finally:
+            os.close(log)
+
+
+def empty_log(url: str) -> bool:
+    """
+    Truncate the logs beside the file (`-wal`, `-audit-1`…), which may still contain deleted data.
+
+    Return False if a reader prevents it. Raises the driver's errors.
+    """
+    path = path_of(url)
+    with closing(connect(path)) as connection:
+        with write_lock(path):
+            # Write-ahead logs continue at their beginning only within such a transaction.
+            connection.execute("BEGIN IMMEDIATE")
+            merged = connection.execute("SELECT writer, pruned FROM audit_heads WHERE tenant = ''")
+            ends = {number: end for number, end in merged if isinstance(end, int)}
+            synchronise_log(path)
+            for number, name in wals(path).items():
+                with suppress(FileNotFoundError, PermissionError), open(name, "r+b") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    overwrite(file.fileno(), min(ends.get(number, 0), size))
+            connection.execute("COMMIT")
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy

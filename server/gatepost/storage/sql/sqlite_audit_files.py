@@ -1,16 +1,13 @@
-"""Open, lock, copy and empty the files of write-ahead logs, and make their names durable."""
+"""Open, lock and copy the files of write-ahead logs, and make their names durable."""
 
 import fcntl
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from gatepost.permissions import close_to_others
-from gatepost.storage.sql.sqlite import connect, overwrite, path_of, wals
-from gatepost.storage.sql.sqlite_database import write_lock
 
 
 def locked(name: str, owner_path: str) -> int:
@@ -39,30 +36,6 @@ def locked(name: str, owner_path: str) -> int:
         os.close(file)
         raise
     return file
-
-
-def synchronise(file: int) -> None:
-    """Make what was written to an open file durable; OSError."""
-    if sys.platform == "darwin":
-        # Synchronised data may still be in the memory of the disk.
-        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(file)
-
-
-def synchronise_log(path: str) -> None:
-    """
-    Make every committed transaction of a SQLite file durable; OSError.
-
-    Frames are overwritten only after this, because a merge may be in SQLite's log alone.
-    """
-    # Without a log, everything is in the file, which SQLite has synchronised.
-    with suppress(FileNotFoundError):
-        log = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            synchronise(log)
-        finally:
-            os.close(log)
 
 
 def synchronise_folder(path: str) -> None:
@@ -119,26 +92,3 @@ def opened(path: str) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
-
-
-def empty_log(url: str) -> bool:
-    """
-    Truncate the logs beside the file (`-wal`, `-audit-1`…), which may still contain deleted data.
-
-    Return False if a reader prevents it. Raises the driver's errors.
-    """
-    path = path_of(url)
-    with closing(connect(path)) as connection:
-        with write_lock(path):
-            # Write-ahead logs continue at their beginning only within such a transaction.
-            connection.execute("BEGIN IMMEDIATE")
-            merged = connection.execute("SELECT writer, pruned FROM audit_heads WHERE tenant = ''")
-            ends = {number: end for number, end in merged if isinstance(end, int)}
-            synchronise_log(path)
-            for number, name in wals(path).items():
-                with suppress(FileNotFoundError, PermissionError), open(name, "r+b") as file:
-                    size = os.fstat(file.fileno()).st_size
-                    overwrite(file.fileno(), min(ends.get(number, 0), size))
-            connection.execute("COMMIT")
-        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return not busy

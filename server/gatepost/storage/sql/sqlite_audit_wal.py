@@ -12,8 +12,10 @@ is merged. Its row has no tenant, the number of the write-ahead log as the write
 number and digest, and the offset behind that frame as `pruned`.
 """
 
+import fcntl
 import os
 import struct
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -28,12 +30,7 @@ from gatepost.storage.audit import ChainHead, Linker, NewAuditRecord, RecordsByC
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_WALS
 from gatepost.storage.sql.sqlite import WAL, overwrite
-from gatepost.storage.sql.sqlite_audit_files import (
-    keep_copy,
-    locked,
-    synchronise,
-    synchronise_folder,
-)
+from gatepost.storage.sql.sqlite_audit_files import keep_copy, locked, synchronise_folder
 from gatepost.storage.sql.sqlite_database import check_file, place_of
 
 ALLOCATED = 1_048_576
@@ -383,3 +380,12 @@ def _read(content: bytes) -> RecordsByChain | None:
         }
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def synchronise(file: int) -> None:
+    """Make what was written to an open file durable; OSError."""
+    if sys.platform == "darwin":
+        # Synchronised data may still be in the memory of the disk.
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(file)
