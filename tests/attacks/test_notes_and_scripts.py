@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from gatepost.cli.configuration import DEFAULT_FILE
 from gatepost.cli.scripts import show
 from gatepost.policy.script_reviews.script import Script, ScriptReview
 from gatepost_packs.vault import lookup
@@ -118,6 +119,6 @@ def test_a_script_review_escapes_line_separators_in_comments(
         name="pay", digest=before.digest, content=approved, place="workspace", at=0.0
     )
 
-    show(Script("pay", changed.encode(), "workspace"), review, "acme")
+    show(Script("pay", changed.encode(), "workspace"), review, "acme", DEFAULT_FILE)
     escaped = sign.encode("unicode_escape").decode()
     assert f"+  # Only for us.{escaped}  check()" in capsys.readouterr().out
