@@ -106,6 +106,23 @@ def test_the_page_has_the_reason_and_rule_that_doctor_and_log_print(
     assert encoded not in server.process.output
 
 
+@pytest.mark.parametrize("claim", ["iss", "aud"])
+def test_doctor_shows_the_issuer_or_audience_that_is_refused(
+    server: ServerProcess, claim: str
+) -> None:
+    """An operator compares it with the configuration, and need not decode the token."""
+    factory = TokenFactory(server.idp.issuer("main"), server.client.resource)
+    values = {"iss": "https://other.example.com\x1b[2J", "aud": ["api://7", "https://b.example"]}
+    config = str(server.folder / "gatepost.toml")
+    token = factory.token(sub="person-7", **{claim: values[claim]})
+    result = CliRunner().invoke(command, ["--config", config, "--token", token])
+    shown = {"iss": "https://other.example.com\\x1b[2J", "aud": '["api://7","https://b.example"]'}
+
+    assert f"value:   {shown[claim]}\n" in result.output
+    assert "person-7" not in result.output
+    assert token not in result.output
+
+
 def test_the_page_has_a_row_for_each_bad_token() -> None:
     """It has fourteen rows, one for each token of this file."""
     assert rows().keys() == TOKENS.keys()

@@ -24,13 +24,16 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.middleware import bearer_token
 from gatepost_authz.protected_resource import Resource, Target
 from gatepost_authz.reasons import RULES, UNKNOWN_REASON
+from gatepost_authz.signature import split
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import Verifiers
 
 SQLITE = "sqlite:///"
 REVOCATIONS_UNREAD = "Revocations and suspensions made on the command line were not checked: {why}."
 
-
+SHOWN_CLAIMS = frozenset({"iss", "aud"})
+"""The claims whose values are compared with the configuration and say nothing of a person."""
+SHOWN_CHARACTERS = 300
 NO_SCOPE = (
     "The token has no scope that a tool needs, so its caller can use only tools without scopes. "
     "Configure the client to request one of: {scopes}."
@@ -52,7 +55,7 @@ async def judge(
     try:
         caller, suspended = await _verified(config, token, url or config.resource, notes)
     except AuthError as refusal:
-        return Judgement(False, (*notes, *refused(refusal)))
+        return Judgement(False, (*notes, *refused(refusal, token)))
     except UnresolvedReference as missing:
         return Judgement(False, (f"The introspection endpoint cannot be used: {missing}.",))
     if suspended:
@@ -137,12 +140,14 @@ def _no_revocations(caller: TenantContext) -> None:
     """Do nothing: without revocations, no caller is revoked."""
 
 
-def refused(refusal: AuthError) -> list[str]:
-    """Return the reason, claim, rule and advice; nothing of the token itself."""
+def refused(refusal: AuthError, token: str) -> list[str]:
+    """Return the reason, claim, rule and advice; of the token only its issuer or audience."""
     rule = RULES.get(refusal.reason, UNKNOWN_REASON)
+    claim = refusal.claim or rule.claim
     rows = {
         "reason": refusal.reason,
-        "claim": refusal.claim or rule.claim,
+        "claim": claim,
+        "value": _value(claim, token) if claim in SHOWN_CLAIMS else "",
         "rule": rule.rule,
         "setting": rule.setting,
         "issuer": refusal.issuer,
@@ -152,6 +157,16 @@ def refused(refusal: AuthError) -> list[str]:
     lines = [f"{name + ':':<9}{visible(value)}" for name, value in rows.items() if value]
     error_code = refusal.code or "no code"
     return [f"The token is refused. The caller gets {refusal.status} {error_code}.", *lines]
+
+
+def _value(claim: str, token: str) -> str:
+    """Return the beginning of a claim's value, empty if the token has none that can be read."""
+    try:
+        value = split(token).unverified.get(claim)
+    except InvalidToken:
+        return ""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return "" if value is None else text[:SHOWN_CHARACTERS]
 
 
 def accepted(caller: TenantContext) -> list[str]:
