@@ -9,9 +9,19 @@ import pytest
 
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.sqlite_audit_connection import empty_log
-from tests.storage.test_sqlite_wal import FileProcess, numbers, path, process, wal, write
+from tests.storage.test_sqlite_wal import LONG_WAIT_S, FileProcess, numbers, process, wal, write
 
-__all__ = ["path"]  # a fixture
+
+@pytest.fixture(params=[False, True], ids=["file", "link"])
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """Return the path of a database, maybe a link, whose records are merged only for a reader."""
+    monkeypatch.setattr(module, "IDLE_S", LONG_WAIT_S)
+    monkeypatch.setattr(module, "MERGED_S", LONG_WAIT_S)
+    given = tmp_path / "records.db"
+    if request.param:
+        (tmp_path / "disk").mkdir()
+        given.symlink_to(tmp_path / "disk" / "real.db")
+    return given
 
 
 @pytest.fixture
@@ -25,7 +35,8 @@ async def file(path: Path) -> AsyncIterator[FileProcess]:
 
 def tables(path: Path) -> list[Path]:
     """Return the files of the tables; the write-ahead log of the process is another one."""
-    return [path, path.with_name(f"{path.name}-wal")]
+    real = path.resolve()
+    return [real, real.with_name(f"{real.name}-wal")]
 
 
 @pytest.mark.requirement("AU3")
@@ -35,8 +46,8 @@ async def test_a_merge_that_a_loss_of_power_undoes_is_made_again(
     """What the disk has then are the tables of before, and every batch."""
     restored = tmp_path / "after" / path.name
     restored.parent.mkdir()
-    for table in tables(path):
-        shutil.copy(table, restored.parent)
+    for table, name in zip(tables(path), (path.name, f"{path.name}-wal"), strict=True):
+        shutil.copy(table, restored.parent / name)
     await write(file, acme=1, globex=1)
     await file.store.link_pending()
     shutil.copy(wal(path), restored.parent)
@@ -97,7 +108,6 @@ async def test_tables_are_durable_before_frames_are_overwritten(
     overwrite: Callable[[FileProcess, Path], Awaitable[None]],
 ) -> None:
     """Until then, the frames may be all that the disk has of these records."""
-    monkeypatch.setattr(module, "MERGED_S", 1_000.0)
     order = DiskOrder(path, monkeypatch)
     await overwrite(file, path)
 
