@@ -6,9 +6,10 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpcore2
 import pytest
@@ -18,6 +19,7 @@ from gatepost_authz.tcp_stream import TcpStream, connect_tcp
 from tests.support.proxies import CertificateAuthority
 
 WITHIN_S = 10
+NAME = "good.example"
 MANY_BYTES = 64_000_000
 """More than the buffers of any system hold."""
 
@@ -152,53 +154,81 @@ async def test_a_refused_connection_is_a_connect_error() -> None:
         await connect_tcp("127.0.0.1", port, WITHIN_S)
 
 
+class PeerLayer:
+    """The peer's side of TLS above a socket or another layer."""
+
+    def __init__(self, below: Any, context: ssl.SSLContext) -> None:
+        self._below = below
+        self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._arrived, self._leaving, server_side=True)
+        self._until_done(self._tls.do_handshake)
+
+    def recv(self, size: int) -> bytes:
+        return bytes(self._until_done(lambda: self._tls.read(size)))
+
+    def sendall(self, data: bytes) -> None:
+        self._tls.write(data)
+        self._send()
+
+    def notify(self) -> None:
+        """Send close_notify, and do not wait for the answer."""
+        with suppress(ssl.SSLWantReadError):
+            self._tls.unwrap()
+        self._send()
+
+    def _until_done(self, step: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                self._send()
+                if not self._arrived.write(self._below.recv(65_536)):
+                    raise ConnectionError("the client has closed the connection") from None
+            finally:
+                self._send()
+
+    def _send(self) -> None:
+        if data := self._leaving.read():
+            self._below.sendall(data)
+
+
 class TlsPeer:
     """The contexts of both sides, and a server that serves one connection in a thread."""
 
     def __init__(self, folder: Path) -> None:
         authority = CertificateAuthority(folder)
         self.trust = ssl.create_default_context(cafile=str(authority.bundle))
-        self._own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._own.load_cert_chain(*authority.certify("good.example"))
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(*authority.certify(NAME))
+        self.has_ended = threading.Event()
+        """Set when the client has closed the connection."""
 
     @asynccontextmanager
     async def serving(
-        self, *records: bytes, notifies: bool
-    ) -> AsyncIterator[tuple[int, threading.Event]]:
-        """Send *records* and end the connection; the event says when all of that is sent."""
-        is_sent = threading.Event()
+        self, serve: Callable[[socket.socket, PeerLayer], object]
+    ) -> AsyncIterator[TcpStream]:
+        """Yield a connection above whose TLS *serve* is called, until the client closes it."""
 
-        def serve() -> None:
+        def run() -> None:
             peer, _ = listener.accept()
             with peer:
                 peer.settimeout(WITHIN_S)
-                arrived, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
-                tls = self._own.wrap_bio(arrived, leaving, server_side=True)
-                while True:
-                    try:
-                        tls.do_handshake()
-                        break
-                    except ssl.SSLWantReadError:
-                        peer.sendall(leaving.read())
-                        if not arrived.write(peer.recv(65_536)):
-                            return
-                    except ssl.SSLError:
-                        return
-                for record in records:
-                    tls.write(record)
-                if notifies:
-                    with suppress(ssl.SSLWantReadError):
-                        tls.unwrap()
-                peer.sendall(leaving.read())
-                peer.shutdown(socket.SHUT_WR)
-                is_sent.set()
-                while peer.recv(65_536):
-                    pass
+                try:
+                    layer = PeerLayer(peer, self.context)
+                except (ssl.SSLError, ConnectionError):
+                    return  # the client has refused the certificate
+                serve(peer, layer)
+                with suppress(ConnectionError):
+                    while peer.recv(65_536):
+                        pass
+                self.has_ended.set()
 
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            thread = threading.Thread(target=serve)
+            thread = threading.Thread(target=run)
             thread.start()
-            yield listener.getsockname()[1], is_sent
+            stream = await connect_tcp("127.0.0.1", listener.getsockname()[1], WITHIN_S)
+            yield stream
+            await stream.aclose()
             # The loop runs meanwhile, so that it closes the connection the thread waits for.
             await asyncio.to_thread(thread.join, WITHIN_S)
         assert not thread.is_alive()
@@ -207,10 +237,17 @@ class TlsPeer:
 @pytest.mark.parametrize("notifies", [True, False], ids=["close_notify", "end of file"])
 async def test_data_sent_before_the_peer_closed_tls_is_read(tmp_path: Path, notifies: bool) -> None:
     """The data may be larger than the buffer when the peer closes early."""
-    peer, size = TlsPeer(tmp_path), 800_000
-    async with peer.serving(b"x" * size, notifies=notifies) as (port, is_sent):
-        below = await connect_tcp("127.0.0.1", port, WITHIN_S)
-        stream = await below.start_tls(peer.trust, "good.example", WITHIN_S)
+    peer, size, is_sent = TlsPeer(tmp_path), 800_000, threading.Event()
+
+    def serve(end: socket.socket, layer: PeerLayer) -> None:
+        layer.sendall(b"x" * size)
+        if notifies:
+            layer.notify()
+        end.shutdown(socket.SHUT_WR)
+        is_sent.set()
+
+    async with peer.serving(serve) as below:
+        stream = await below.start_tls(peer.trust, NAME, WITHIN_S)
         assert await asyncio.to_thread(is_sent.wait, WITHIN_S)
         read = 0
         while part := await stream.read(4096, WITHIN_S):
@@ -225,11 +262,9 @@ async def test_data_sent_before_the_peer_closed_tls_is_read(tmp_path: Path, noti
 async def test_a_certificate_for_another_name_is_refused(tmp_path: Path, name: str | None) -> None:
     """An empty host name counts as another name."""
     peer = TlsPeer(tmp_path)
-    async with peer.serving(notifies=True) as (port, _):
-        below = await connect_tcp("127.0.0.1", port, WITHIN_S)
+    async with peer.serving(lambda *_: None) as below:
         with pytest.raises(httpcore2.ConnectError):
             await below.start_tls(peer.trust, name, WITHIN_S)
-        await below.aclose()
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
