@@ -13,9 +13,11 @@ from gatepost.policy.approvals.approval_request import (
     Undecidable,
 )
 from gatepost.policy.approvals.grants import PAGE
+from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
 from gatepost.storage.approvals import GrantQuota
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from tests.support.endpoint import a_caller
 from tests.support.runners import (
@@ -214,7 +216,12 @@ async def test_a_grant_beyond_the_quota_is_refused(
 async def test_grants_that_are_given_at_once_do_not_exceed_the_quota() -> None:
     """An approver whose grant comes too late reads that the call alone was approved."""
     deployment = ApprovalDeployment(require=["act"], max_grants_per_caller_and_tool=2)
-    replicas = [deployment.replica() for _ in range(6)]
+    recorded: list[ApprovalChange] = []
+
+    async def audit(change: ApprovalChange) -> None:
+        recorded.append(change)
+
+    replicas = [deployment.replica(audit=audit) for _ in range(6)]
     requests = [await replica.asked(what=f"{at}") for at, replica in enumerate(replicas)]
 
     given = await asyncio.gather(
@@ -225,12 +232,39 @@ async def test_grants_that_are_given_at_once_do_not_exceed_the_quota() -> None:
         return_exceptions=True,
     )
 
-    assert len(await replicas[0].service.granting.all(ACME)) == 2
+    grants = await replicas[0].service.granting.all(ACME)
+    assert len(grants) == 2
+    ids = {
+        kind: {change.changed.id for change in recorded if change.kind == kind}
+        for kind in ("granted", "void")
+    }
+    assert ids["granted"] - ids["void"] == {grant.id for grant in grants}
     late = [str(error) for error in given if isinstance(error, Undecidable)]
     assert len(late) == 4
     assert all("caller already has 2" in error for error in late)
     approved = 6 - len(await replicas[0].service.waiting(ACME))
     assert sum("The call is approved, without a grant" in error for error in late) == approved - 2
+
+
+@pytest.mark.requirement("A7")
+async def test_a_grant_that_cannot_be_recorded_is_not_given() -> None:
+    """Not even between the two steps, if the process is killed there; the call is approved."""
+    deployment = ApprovalDeployment(require=["act"])
+    grants_while_recording: list[list[ApprovalGrant]] = []
+
+    async def audit(change: ApprovalChange) -> None:
+        if change.kind == "granted":
+            grants_while_recording.append(await replica.service.granting.all(ACME))
+            raise StoreUnavailable("the disk is full")
+
+    replica = deployment.replica(audit=audit)
+    with pytest.raises(StoreUnavailable):
+        await granted(replica, {"what": "a"}, uses=9)
+
+    assert grants_while_recording == [[]]
+    assert await replica.service.granting.all(ACME) == []
+    assert text_of(await replica.call(what="a")) == "a 0 1"
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
 async def test_a_call_that_needs_two_approvals_cannot_be_granted() -> None:

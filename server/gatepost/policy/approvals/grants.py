@@ -136,9 +136,10 @@ class GrantService:
 
     async def give(self, approval: StoredApproval, scope: GrantScope, by: Approver) -> None:
         """
-        Store a grant that was checked.
+        Record and store a grant that was checked.
 
         Undecidable if other grants have reached the quota since; the approval counts all the same.
+        Raises StoreUnavailable.
         """
         request, now = approval.request, self._clock()
         grant = ApprovalGrant(
@@ -174,10 +175,12 @@ class GrantService:
                 )
             ),
         )
+        await self._notifier.record("granted", grant, by)
         count = await self._records.for_tenant(request.tenant).grants.add(record, self._quota)
         if count is not None:
+            await self._notifier.record("void", grant, by)
             raise Undecidable(f"The call is approved, without a grant. {self._reason(count)}")
-        await self._notifier.announce("granted", grant, by)
+        await self._notifier.announce("granted", grant, by, is_recorded=True)
 
     async def all(self, tenant: str) -> list[ApprovalGrant]:
         """Return the valid grants, the oldest first."""

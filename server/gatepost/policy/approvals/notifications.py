@@ -78,8 +78,8 @@ class ApprovalChange(msgspec.Struct, frozen=True):
     A change that is durable.
 
     `approved` with a request that still waits is the first approval of two. `void` retracts a
-    recorded decision that came too late. `revoked` ends the approval of a script. `unknown`: an
-    approved call had begun, and its outcome is unknown.
+    recorded decision or grant that came too late. `revoked` ends the approval of a script.
+    `unknown`: an approved call had begun, and its outcome is unknown.
     """
 
     kind: ChangeKind
@@ -119,15 +119,17 @@ class ApprovalNotifier:
         message_of = self._message_of
         return None if message_of is None else message_of(ApprovalChange(kind, request))
 
-    async def record(self, kind: ChangeKind, request: ApprovalRequest, by: Approver | None) -> None:
+    async def record(
+        self, kind: ChangeKind, changed: ApprovalRequest | ApprovalGrant, by: Approver | None
+    ) -> None:
         """
         Write a change to the audit log before it is stored; raises StoreUnavailable.
 
         A process may be killed between the two steps, and no call may run on an unrecorded
-        decision. If the change is then not stored, a `void` record retracts it.
+        decision or grant. If the change is then not stored, a `void` record retracts it.
         """
         if self._audit is not None:
-            await self._audit(ApprovalChange(kind, request, by))
+            await self._audit(ApprovalChange(kind, changed, by))
 
     async def announce(
         self,
