@@ -173,7 +173,7 @@ class IssuerKeySets:
 
     A set is created only for an issuer that the registry has matched. Sets share only the fetcher,
     so a dead or slow issuer does not delay the others. Tests replace waiting and chance by *sleep*
-    and *die*.
+    and *random*.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ def new_key(algorithm: str) -> Key:
     """
     Return a private key that signs with *algorithm* and carries its `kid`, `alg` and `use`.
 
-    Refused when the algorithm is not one of ``jwks.ALGORITHMS``: symmetric ones would let every
-    verifier sign, and `none` needs no key.
+    GenerationRefused when the algorithm is not one of ``jwks.ALGORITHMS``: symmetric ones would let
+    every verifier sign, and `none` needs no key.
     """
     if algorithm not in ALGORITHMS:
         raise GenerationRefused(
@@ -57,7 +57,8 @@ def read_keys(folder: Path) -> list[Key]:
     """
     Return the keys of *folder*, oldest first: the last one signs, all are published.
 
-    Refused when there is none, when others may read one, or when a file is not such a key.
+    GenerationRefused when there is none, when others may read one, or when a file is not such a
+    key.
     """
     paths = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
     if not paths:
@@ -74,7 +75,7 @@ def forget_old(folder: Path, keep: int) -> list[Path]:
 
 
 def prepare(folder: Path) -> None:
-    """Make *folder* for the owner alone; raise Refused if git tracks its files."""
+    """Make *folder* for the owner alone; raise GenerationRefused if git tracks its files."""
     refuse_tracked(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_mode & 0o077:

@@ -38,8 +38,8 @@ class AccessTokenClaims(msgspec.Struct, frozen=True, kw_only=True):
 
     def facts(self, *, now: float, lifetime_s: int) -> dict[str, object]:
         """
-        Return the facts for templates about a token issued *now*; Refused when it would live over
-        ten minutes.
+        Return the facts for templates about a token issued *now*; GenerationRefused when it would
+        live over ten minutes.
         """
         if not 0 < lifetime_s <= MAX_LIFETIME_S:
             raise GenerationRefused(f"a development token lives 1 to {MAX_LIFETIME_S} seconds")
@@ -59,7 +59,8 @@ class AccessTokenClaims(msgspec.Struct, frozen=True, kw_only=True):
 
     def claims(self, *, now: float, lifetime_s: int) -> dict[str, object]:
         """
-        Return the claims of a token issued *now*; Refused when it would live over ten minutes.
+        Return the claims of a token issued *now*; GenerationRefused when it would live over ten
+        minutes.
         """
         return self.claims_of(self.facts(now=now, lifetime_s=lifetime_s))
 

@@ -1,5 +1,6 @@
 """Pages, docstrings, comments and messages read plainly."""
 
+import builtins
 import re
 import tokenize
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ PAGES = [
 ]
 RIDDLES = re.compile(r"\b(?:anybody|everybody|nobody|of theirs|somebody|whoever)\b", re.IGNORECASE)
 REFERENCE = re.compile(r"See [^.]{1,80}\.?")
+RAISED = re.compile(r"\b[Rr]aises? ([A-Z]\w*[a-z]\w*)")
 NO_VERB = re.compile(
     r"""(?: a|all|an|another|any|both|each|every|everything|many|most|no|none|nothing|one
           | several|some|something|the|three|two              # articles and quantities
@@ -71,6 +73,19 @@ def test_no_docstring_is_only_a_reference() -> None:
     ]
 
     assert found == []
+
+
+def test_exceptions_that_docstrings_name_exist() -> None:
+    """A docstring names an exception as the code does."""
+    named, known = set[tuple[str, str]](), {*vars(builtins)}
+    for path in source_files():
+        file = contents(path)
+        code = (*file.excepts, *file.imports, *((call.name, call.line) for call in file.calls))
+        known |= {*file.classes, *(name.rpartition(".")[2] for name, _ in code)}
+        for text in (*file.docstrings, *(function.docstring for function in file.functions)):
+            named |= {(name, str(path.relative_to(ROOT))) for name in RAISED.findall(text)}
+
+    assert {name: where for name, where in named if name not in known} == {}
 
 
 def test_docstrings_of_functions_begin_with_a_verb() -> None:

@@ -78,7 +78,7 @@ def review(server: AuthorizationServer, form: RequestForm) -> AuthorizationRevie
     """
     Check an authorization request.
 
-    Unusable until client and redirect address are known good; after that an OAuth2Error that
+    UnusableRequest until client and redirect address are known good; after that an OAuth2Error that
     carries the redirect address. A redirect to an unchecked address would make this issuer send
     people and their codes wherever a link says (RFC 6749 section 4.1.2.1).
     """

@@ -65,7 +65,7 @@ def serve(issuer: DevelopmentIssuer) -> RouteHandler:
 
 
 def check(metadata: ClientMetadata, settings: IssuerSettings) -> None:
-    """Raise Rejected if a client of that kind could not work or would be unsafe."""
+    """Raise RegistrationRejected if a client of that kind could not work or would be unsafe."""
     if not 1 <= len(metadata.redirect_uris) <= MAX_REDIRECTS:
         raise RegistrationRejected(
             "invalid_redirect_uri", f"Name 1 to {MAX_REDIRECTS} redirect_uris"

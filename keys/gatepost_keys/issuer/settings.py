@@ -69,8 +69,10 @@ class StaticClient(msgspec.Struct, frozen=True, kw_only=True):
 
 class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The development issuer's settings. Creating them raises Refused unless issuer and resources are
-    on a loopback host and lifetimes are short: two of the locks that keep it out of production.
+    The development issuer's settings.
+
+    Creating them raises GenerationRefused unless issuer and resources are on a loopback host and
+    lifetimes are short: two of the locks that keep it out of production.
     """
 
     issuer: str = "http://127.0.0.1:8000/dev-as"

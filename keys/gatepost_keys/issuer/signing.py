@@ -54,7 +54,7 @@ class SigningKeys:
 
     def remove(self, kid: str) -> None:
         """
-        Stop publishing *kid*, so that its signatures are refused. Raises Refused for the signing
+        Stop publishing *kid*, so that its signatures are refused; GenerationRefused for the signing
         key.
         """
         if kid not in self.ids[: self._signing]:

@@ -62,7 +62,7 @@ def query_of(request: Request) -> RequestForm:
 
 
 def parameters(encoded: bytes) -> list[tuple[str, str]]:
-    """Return names and values of a form or query; raise Malformed if any part is ambiguous."""
+    """Return names and values of a form or query; MalformedRequest if any part is ambiguous."""
     if not encoded:
         return []
     try:

@@ -22,8 +22,8 @@ def fields(encoded: bytes) -> dict[str, str]:
     """
     Return the names and values of *encoded*, a query or a form's body.
 
-    Line breaks become ``\\n``. Raises Unreadable for a duplicate name, because readers differ in
-    which of two values they use.
+    Line breaks become ``\\n``. UnreadableForm for a duplicate name, because readers differ in which
+    of two values they use.
     """
     if not encoded:
         return {}
@@ -47,7 +47,7 @@ def fields(encoded: bytes) -> dict[str, str]:
 
 def query_of(encoded: bytes) -> dict[str, str]:
     """
-    Return the parameters of a query; Unreadable for a query that no link of the dashboard has.
+    Return the parameters of a query; UnreadableForm for a query that no link of the dashboard has.
     """
     if len(encoded) > MAX_QUERY:
         raise UnreadableForm("The URL is too long.", status=414)
@@ -55,7 +55,7 @@ def query_of(encoded: bytes) -> dict[str, str]:
 
 
 def form_of(headers: Mapping[bytes, bytes], body: bytes) -> dict[str, str]:
-    """Return the fields of a form's body; Unreadable for any other media type."""
+    """Return the fields of a form's body; UnreadableForm for any other media type."""
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if body and kind != FORM:
         # Other sites can send text/plain and multipart without a preflight request (Fetch,

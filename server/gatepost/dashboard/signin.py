@@ -110,7 +110,7 @@ class SignInServices(msgspec.Struct, frozen=True, kw_only=True):
     failed: Callable[[Scope, AuthError], None]
     """Called with credentials that were refused."""
     slow_down: Callable[[Scope], None]
-    """Raises Refusal for a peer with too many refused credentials."""
+    """Raises EdgeRefusal for a peer with too many refused credentials."""
     note: Callable[[str, TenantContext, str], Awaitable[None]]
     """Records a sign-in or sign-out with the user's address, durably."""
 

@@ -59,7 +59,7 @@ class RemoteSession:
     async def request(
         self, method: str, params: Mapping[str, Any], options: RequestOptions = NO_OPTIONS
     ) -> Mapping[str, Any]:
-        """Return the result of a request; raises RequestFailed and Unreachable."""
+        """Return the result of a request; raises RequestFailed and ServerUnreachable."""
         peer = self._peer = self._peer or await self._introduced()
         self._id += 1
         prepared = outgoing.PreparedRequest(

@@ -111,7 +111,7 @@ class SecretCache:
 
     async def value(self, tenant: str, name: str) -> BoundSecret | None:
         """
-        Read a secret and cache it for redaction; raise Unreadable or StoreUnavailable.
+        Read a secret and cache it for redaction; raise SecretUnreadable or StoreUnavailable.
 
         Calls that wait for a reading share the next one, which begins after all of them asked.
         """

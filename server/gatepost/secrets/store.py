@@ -88,7 +88,7 @@ class SecretStore:
         return bound
 
     async def bind(self, tenant: str, name: str, hosts: tuple[str, ...]) -> bool:
-        """Bind a secret to other hosts durably; return whether it exists. Raises Unreadable."""
+        """Bind a secret to other hosts durably; return whether it exists; SecretUnreadable."""
         entries = self._records.for_tenant(tenant).entries(SUBJECT)
         while (entry := await entries.get(name)) is not None:
             secret = msgspec.structs.replace(self._opened(tenant, entry), hosts=hosts)
@@ -107,7 +107,7 @@ class SecretStore:
         return existed
 
     async def get(self, tenant: str, name: str) -> BoundSecret | None:
-        """Return the current value of the secret; raise Unreadable."""
+        """Return the current value of the secret; raise SecretUnreadable."""
         entry = await self._records.for_tenant(tenant).entries(SUBJECT).get(name)
         return None if entry is None else self._opened(tenant, entry)
 

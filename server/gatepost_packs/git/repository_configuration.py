@@ -51,7 +51,7 @@ class UnusableConfiguration(Exception):
 
 def configuration_of(text: str) -> Configuration:
     """
-    Return the configuration in *text*; raise Unusable unless every line is harmless and
+    Return the configuration in *text*; UnusableConfiguration unless every line is harmless and
     unambiguous.
 
     An unknown key may name a program (`core.fsmonitor`), another repository (`core.worktree`), a

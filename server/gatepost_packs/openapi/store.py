@@ -197,7 +197,7 @@ async def read(data: bytes, *, field: str) -> ApiDescription:
 
 
 def described(data: bytes) -> ApiDescription:
-    """Return the description, parsed in this thread; raise Unreadable."""
+    """Return the description, parsed in this thread; raise DescriptionUnreadable."""
     document = ApiDescription(canonical(data))
     refuse_outside(document)
     return document

@@ -144,7 +144,7 @@ class ScriptProcess:
         self._calls = 0
 
     async def run(self, work: ScriptWork) -> ScriptResult:
-        """Send the work and serve the script until it has its value; raise Ended."""
+        """Send the work and serve the script until it has its value; raise ScriptFailed."""
         reporting = asyncio.create_task(self._tell_always())
         clock = asyncio.timeout(self._settings.timeout_s)
         try:
@@ -240,7 +240,7 @@ async def perform(
     program: ForkingProgram = FORKING_PROGRAM,
 ) -> ScriptResult:
     """
-    Run a script in a process of its own; raise Ended if it has no value.
+    Run a script in a process of its own; raise ScriptFailed if it has no value.
 
     The process has ended when this returns or raises. *program* forks it, unless there is a
     *command* to start it.

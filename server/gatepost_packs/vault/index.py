@@ -71,7 +71,6 @@ DELETE_FILE = tuple(
 )
 
 BUSY_ERRORS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT})
-"""Fields of a stamp that say nothing about the file itself."""
 
 
 def _require_search() -> None:
@@ -142,7 +141,7 @@ class TenantIndex:
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """
-        Return the result of *work*; raise Broken, or ToolFailure if others hold the index too long.
+        Return the result of *work*; BrokenIndex, or ToolFailure if others hold the index too long.
 
         All its statements see the same state: a write between two statements could remove a row
         that the first has found.
@@ -236,8 +235,8 @@ class TenantIndex:
         listing: bytes | None = None,
     ) -> KnownFiles:
         """
-        Change the index as a whole or not at all; raise IndexFull, Broken, or ToolFailure as `read`
-        does.
+        Change the index as a whole or not at all; raise IndexFull, BrokenIndex, or ToolFailure as
+        `read` does.
 
         Note *listing* as the list for which the index is complete, unless another process has
         changed the index since *known_files*. Return what is known then.

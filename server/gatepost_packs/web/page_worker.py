@@ -76,7 +76,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class ExtractedPage:
-    """A page as it is shown; content *around* the main content only if wanted."""
+    """A page as it is shown; what surrounds its main content only if *whole_page*."""
 
     def __init__(self, request: dict[str, Any], *, whole_page: bool) -> None:
         document = turbohtml.parse(request["source"], positions=False)

@@ -48,7 +48,7 @@ class ApiDescription:
     """
     A description that is kept as bytes; only the requested parts are decoded.
 
-    *data* is the result of `reading.canonical`. Raises Unreadable if it is not a description.
+    *data* is the result of `reading.canonical`; DescriptionUnreadable if it is no description.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -22,7 +22,7 @@ class DescriptionUnreadable(ValueError):
 
 
 def canonical(data: bytes) -> bytes:
-    """Return the description as JSON whose outermost value is an object; raise Unreadable."""
+    """Return the description as JSON whose outermost value is an object; DescriptionUnreadable."""
     if len(data) > MAX_BYTES:
         raise DescriptionUnreadable(
             f"The description has {len(data)} bytes; at most {MAX_BYTES} are allowed."

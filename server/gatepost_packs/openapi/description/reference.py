@@ -53,7 +53,7 @@ OVERRIDING_MEMBERS = frozenset(
 
 
 def refuse_outside(document: ApiDescription) -> None:
-    """Raise Unreadable if the description refers to another file or server."""
+    """Raise DescriptionUnreadable if the description refers to another file or server."""
     if not EXTERNAL_REFERENCE.search(document.data):
         return
     for container, _ in _walk(msgspec.json.decode(document.data)):

@@ -21,7 +21,7 @@ def base_url(document: ApiDescription, *, override: str = "", spec_url: str = ""
     Return the base URL: *override*, else the first server (relative ones resolved against
     *spec_url*).
 
-    Raise Nowhere if there is none.
+    Raise NoServerUrl if there is none.
     """
     if override:
         return checked_base(override)
@@ -42,7 +42,7 @@ def operation_base(servers: Any, *, spec_url: str = "") -> str | None:
 
 
 def checked_base(url: str) -> str:
-    """Return *url* if paths can be added to it; raise Nowhere otherwise."""
+    """Return *url* if paths can be added to it; raise NoServerUrl otherwise."""
     try:
         parts = urlsplit(url)
         usable = _usable(parts) and PRINTABLE.fullmatch(url) is not None
