@@ -29,9 +29,6 @@ from gatepost.dashboard.page import (
     PageResponse,
     PageRoute,
     ServerSentEvent,
-    redirect,
-    rendered_page,
-    stream,
 )
 from gatepost.dashboard.page_access import CheckedPage, PageServices
 from gatepost.dashboard.routes import page_services
@@ -84,13 +81,13 @@ async def echo(page_request: PageRequest) -> PageResponse:
         page_request.form,
         page_request.fragment,
     )
-    return rendered_page(
-        f'<p data-csrf="{page_request.csrf}"></p>' + msgspec.json.encode(seen).decode()
+    return PageResponse(
+        html=f'<p data-csrf="{page_request.csrf}"></p>' + msgspec.json.encode(seen).decode()
     )
 
 
 async def redirect_page(page_request: PageRequest) -> PageResponse:
-    return redirect(page_request.form["to"])
+    return PageResponse(location=page_request.form["to"])
 
 
 async def download(page_request: PageRequest) -> PageResponse:
@@ -104,7 +101,7 @@ async def live(page_request: PageRequest) -> PageResponse:
         yield ServerSentEvent("first", "<p>one</p>\n<p>two</p>")
         await asyncio.Event().wait()
 
-    return stream(events())
+    return PageResponse(events=events())
 
 
 async def broken(page_request: PageRequest) -> PageResponse:

@@ -79,9 +79,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return not self.missing and all(node.is_whole for node in self.nodes)
 
 
-def tree(value: Any, name: str = "") -> Node:
+def tree(value: Any) -> Node:
     """Return the value as a node with at most `MAX_NODES` nodes and `MAX_TEXT` characters."""
-    return _TreeReader().node(value, name, 0)
+    return _TreeReader().node(value, "", 0)
 
 
 def read(encoded: bytes) -> Node:

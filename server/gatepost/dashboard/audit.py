@@ -1,5 +1,6 @@
 """The audit pages: search, and single records with their proof."""
 
+import time
 from collections.abc import Sequence
 from typing import Literal, get_args
 from urllib.parse import urlencode
@@ -17,8 +18,8 @@ from gatepost.audit.record import (
     search,
 )
 from gatepost.dashboard import argument_tree
-from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import NotShown, PageRequest, PageResponse
+from gatepost.dashboard.templating import Templates
 from gatepost.storage.audit import (
     FIRST_WRITER,
     AuditQuery,
@@ -85,19 +86,19 @@ class RecordProof(msgspec.Struct, frozen=True, kw_only=True):
 class AuditPages:
     """Render the pages of the audit log."""
 
-    def __init__(self, layout: PageLayout, audit_store: AuditStore) -> None:
-        self._layout, self._audit_store = layout, audit_store
+    def __init__(self, view: Templates, audit_store: AuditStore) -> None:
+        self._view, self._audit_store = view, audit_store
 
     async def search(self, page_request: PageRequest) -> PageResponse:
         """Show the newest matching records, page by page."""
         filter_, before = sought_of(page_request), _position(page_request.query.get("before", ""))
-        audit_query = filter_.audit_query(self._layout.clock(), before)
+        audit_query = filter_.audit_query(time.time(), before)
         results = await search_back(self._audit_store, page_request.tenant, audit_query)
         next_before = results.next_before(PAGE_SIZE)
         older = (
             f"/audit?{filter_.query(before='-'.join(map(str, next_before)))}" if next_before else ""
         )
-        return self._layout.page(
+        return self._view.page(
             "audit.html",
             page_request,
             tab="/audit",
@@ -122,7 +123,7 @@ class AuditPages:
         record = read(row)
         arguments = record.private.get("arguments")
         proof = proof_of(number, rows, await tenant_log.checkpoints())
-        return self._layout.page(
+        return self._view.page(
             "record.html",
             page_request,
             tab="/audit",

@@ -6,8 +6,8 @@ from urllib.parse import urlencode
 from gatepost.dashboard import argument_tree
 from gatepost.dashboard.argument_tree import Node
 from gatepost.dashboard.grant_form import ANY_CALL
-from gatepost.dashboard.navigation import PageLayout
-from gatepost.dashboard.page import PageRequest, PageResponse, redirect
+from gatepost.dashboard.page import PageRequest, PageResponse
+from gatepost.dashboard.templating import Templates
 from gatepost.policy.approvals.approval_request import ApprovalGrant, Undecidable
 from gatepost.policy.approvals.request_lists import cursor_of, place_at
 from gatepost.policy.approvals.service import ApprovalService
@@ -22,8 +22,8 @@ trees of thousands of values would delay all other requests for seconds.
 class GrantsPage:
     """Render the grants page."""
 
-    def __init__(self, layout: PageLayout, approvals: ApprovalService) -> None:
-        self._layout, self._approvals = layout, approvals
+    def __init__(self, view: Templates, approvals: ApprovalService) -> None:
+        self._view, self._approvals = view, approvals
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show a page of the grants in force, oldest first."""
@@ -37,14 +37,14 @@ class GrantsPage:
             )
         except Undecidable as undecidable:
             return await self._page(page_request, status=409, problem=str(undecidable))
-        return redirect("/grants")
+        return PageResponse(location="/grants")
 
     async def _page(
         self, page_request: PageRequest, *, status: int = 200, problem: str = ""
     ) -> PageResponse:
         after = place_at(page_request.query.get("after", ""))
         grants, later = await self._approvals.granting.valid_page(page_request.tenant, after)
-        return self._layout.page(
+        return self._view.page(
             "grants.html",
             page_request,
             tab="/grants",

@@ -6,9 +6,9 @@ from urllib.parse import urlencode
 import msgspec
 
 from gatepost.dashboard.labels import STATES
-from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
 from gatepost.dashboard.request_page import address
+from gatepost.dashboard.templating import Templates
 from gatepost.policy.approvals.approval_request import ApprovalRequest, DisplayedParty
 from gatepost.policy.approvals.service import ApprovalService
 
@@ -42,8 +42,8 @@ class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
 class HistoryPage:
     """Render the history page."""
 
-    def __init__(self, layout: PageLayout, approvals: ApprovalService) -> None:
-        self._layout, self._approvals = layout, approvals
+    def __init__(self, view: Templates, approvals: ApprovalService) -> None:
+        self._view, self._approvals = view, approvals
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show one page of closed requests, last changed first."""
@@ -57,7 +57,7 @@ class HistoryPage:
         if query.get("before"):
             before = await self._approvals.get(page_request.tenant, query["before"])
         requests, last = await self._page(page_request.tenant, filter_, before)
-        return self._layout.page(
+        return self._view.page(
             "history.html",
             page_request,
             tab="/history",

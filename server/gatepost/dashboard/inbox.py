@@ -5,16 +5,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gatepost.dashboard.live import LiveInbox
-from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import (
     DECIDERS,
     PageRequest,
     PageResponse,
     ServerSentEvent,
-    redirect,
-    stream,
 )
 from gatepost.dashboard.request_page import address
+from gatepost.dashboard.templating import Templates
 from gatepost.policy.approvals.request_lists import WaitingPage, place_at
 from gatepost.policy.approvals.service import ApprovalService
 
@@ -22,8 +20,8 @@ from gatepost.policy.approvals.service import ApprovalService
 class InboxPage:
     """Render the first page."""
 
-    def __init__(self, layout: PageLayout, approvals: ApprovalService, live: LiveInbox) -> None:
-        self._layout, self._approvals, self._live = layout, approvals, live
+    def __init__(self, view: Templates, approvals: ApprovalService, live: LiveInbox) -> None:
+        self._view, self._approvals, self._live = view, approvals, live
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """
@@ -32,21 +30,21 @@ class InboxPage:
         An operator who decides nothing has another first page.
         """
         if not page_request.user.roles & DECIDERS:
-            return redirect("/operations")
+            return PageResponse(location="/operations")
         after = place_at(page_request.query.get("after", ""))
         page = await self._approvals.waiting_page(page_request.tenant, after)
-        return self._layout.page(
+        return self._view.page(
             "waiting.html", page_request, tab="", is_first=after is None, **page_values(page)
         )
 
     async def live(self, page_request: PageRequest) -> PageResponse:
         """Stream the list of waiting requests whenever it changes."""
-        return stream(self._events(page_request))
+        return PageResponse(events=self._events(page_request))
 
     async def _events(self, page_request: PageRequest) -> AsyncIterator[ServerSentEvent]:
         async for page in self._live.watch(page_request.tenant):
             values = {"requests": None} if page is None else page_values(page)
-            yield ServerSentEvent("inbox", self._layout.part("inbox.html", page_request, **values))
+            yield ServerSentEvent("inbox", self._view.render("inbox.html", page_request, **values))
 
 
 def page_values(page: WaitingPage) -> dict[str, Any]:

@@ -17,12 +17,12 @@ class NavigationLink(msgspec.Struct, frozen=True):
     path: str
     """Below the base."""
     label: str
-    roles: frozenset[str] = frozenset()
-    """The roles of which a user needs one; empty for all users."""
+    roles: frozenset[str]
+    """The roles of which a user needs one."""
 
     def leads(self, roles: frozenset[str]) -> bool:
         """Return whether users with these roles can see the page."""
-        return not self.roles or bool(self.roles & roles)
+        return bool(self.roles & roles)
 
 
 NAVIGATION = (

@@ -1,12 +1,13 @@
 """The operators' page: the processes, issuers, refusals, tools and callers of all tenants."""
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse, PageRoute
+from gatepost.dashboard.templating import Templates
 from gatepost.runtime.process_reports import (
     BOUNDS_S,
     OUTDATED_S,
@@ -64,17 +65,17 @@ class SlowTool(msgspec.Struct, frozen=True, kw_only=True):
 class OperationsPage:
     """Render the operators' page. It reads the stores when it is opened, and never by itself."""
 
-    def __init__(self, layout: PageLayout, read: Reports, callers: RecentCallers) -> None:
-        self._layout, self._read, self._callers = layout, read, callers
+    def __init__(self, view: Templates, read: Reports, callers: RecentCallers) -> None:
+        self._view, self._read, self._callers = view, read, callers
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show the deployment as its processes reported it last."""
-        now = self._layout.clock()
+        now = time.time()
         # The record belongs to no tenant, because the page is about all of them.
         user = page_request.user
         log.info("operations_shown", extra={"issuer": user.issuer, "subject": user.subject})
         process_reports = await self._read(now)
-        return self._layout.page(
+        return self._view.page(
             "operations.html",
             page_request,
             tab="/operations",
@@ -158,7 +159,7 @@ def bound_of(counts: Sequence[int]) -> float | None:
     return None
 
 
-def operator_routes(layout: PageLayout, services: Services) -> tuple[PageRoute, ...]:
+def operator_routes(view: Templates, services: Services) -> tuple[PageRoute, ...]:
     """Return the route of the operators' page, which no other role opens."""
-    page = OperationsPage(layout, lambda now: reports(services.records, now), services.callers)
+    page = OperationsPage(view, lambda now: reports(services.records, now), services.callers)
     return (PageRoute(path="/operations", get=page.show, roles=frozenset({OPERATOR})),)

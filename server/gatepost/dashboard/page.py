@@ -71,21 +71,6 @@ class PageResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to end the session at all replicas before the answer is sent."""
 
 
-def rendered_page(html: str, *, status: int = 200) -> PageResponse:
-    """Return a rendered page, or a part of one, as an answer."""
-    return PageResponse(status=status, html=html)
-
-
-def redirect(location: str) -> PageResponse:
-    """Redirect after a form to *location* below the dashboard's base, by GET."""
-    return PageResponse(status=303, location=location)
-
-
-def stream(events: AsyncIterator[ServerSentEvent]) -> PageResponse:
-    """Return server-sent events as an answer."""
-    return PageResponse(events=events)
-
-
 PageHandler = Callable[[PageRequest], Awaitable[PageResponse]]
 """
 Answers one request for a page. May raise `StoreUnavailable`, which the frame answers with 503, and

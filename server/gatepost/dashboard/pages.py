@@ -11,7 +11,6 @@ from gatepost.dashboard.grants import GrantsPage
 from gatepost.dashboard.history import HistoryPage
 from gatepost.dashboard.inbox import InboxPage
 from gatepost.dashboard.live import LiveInbox
-from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.operations import operator_routes
 from gatepost.dashboard.page import DECIDERS, PageRoute
 from gatepost.dashboard.request_page import RequestPage
@@ -25,26 +24,26 @@ from gatepost_authz.check import OPERATOR
 
 def pages(config: Config, services: Services, view: Templates) -> tuple[PageRoute, ...]:
     """Return the dashboard's routing table."""
-    layout, approvals = PageLayout(view), services.approvals
+    approvals = services.approvals
     live = LiveInbox(approvals, services.shared_store)
     tables = by_type(config.packs, config.network)
     targets = FilePreviews(services.workspaces.for_tenant, services.redaction, tables.__getitem__)
-    inbox = InboxPage(layout, approvals, live)
-    history, grants = HistoryPage(layout, approvals), GrantsPage(layout, approvals)
+    inbox = InboxPage(view, approvals, live)
+    history, grants = HistoryPage(view, approvals), GrantsPage(view, approvals)
     review = RequestPage(
-        layout, approvals, live, targets=targets, tools=lambda: services.registry.tools
+        view, approvals, live, targets=targets, tools=lambda: services.registry.tools
     )
     catalogue = ToolsPage(
-        layout,
+        view,
         runner=lambda: services.runner,
         policies=lambda: approvals.policies,
         recent_callers=services.callers.lately,
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
-    evidence = AuditPages(layout, services.audit_writer.store)
+    evidence = AuditPages(view, services.audit_writer.store)
     usage = UsagePage(
-        layout,
+        view,
         audit_store=services.audit_writer.store,
         limits=services.limits,
         tools=lambda: services.registry.tools,
@@ -68,16 +67,16 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         PageRoute(path="/audit", get=evidence.search),
         PageRoute(path="/audit/{record}", get=evidence.show),
         PageRoute(path="/tools", get=catalogue.show),
-        *(upstream_routes(layout, services) if config.has_upstreams else ()),
+        *(upstream_routes(view, services) if config.has_upstreams else ()),
         PageRoute(path="/usage", get=usage.show),
-        *(operator_routes(layout, services) if has_operators(services.issuers) else ()),
+        *(operator_routes(view, services) if has_operators(services.issuers) else ()),
     )
 
 
-def upstream_routes(layout: PageLayout, services: Services) -> tuple[PageRoute, ...]:
+def upstream_routes(view: Templates, services: Services) -> tuple[PageRoute, ...]:
     """Return the routes of the upstreams page, which is for administrators."""
     # Imported here, because a server without upstreams does not load these pages.
     page_routes: tuple[PageRoute, ...] = import_module("gatepost.dashboard.upstreams").routes(
-        layout, services.upstreams.services
+        view, services.upstreams.services
     )
     return page_routes

@@ -1,5 +1,6 @@
 """The page of one approval request, with the decision."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,15 +10,13 @@ from gatepost.dashboard.difference import difference
 from gatepost.dashboard.file_preview import FilePreviews
 from gatepost.dashboard.grant_form import GrantFormPart, grant_form_of
 from gatepost.dashboard.live import LiveInbox
-from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import (
     NotShown,
     PageRequest,
     PageResponse,
     ServerSentEvent,
-    redirect,
-    stream,
 )
+from gatepost.dashboard.templating import Templates
 from gatepost.documents.exact_json import decoded
 from gatepost.policy.approvals.approval_request import ApprovalRequest, Undecidable
 from gatepost.policy.approvals.request_lists import PAGE
@@ -32,14 +31,14 @@ class RequestPage:
 
     def __init__(
         self,
-        layout: PageLayout,
+        view: Templates,
         approvals: ApprovalService,
         live: LiveInbox,
         *,
         targets: FilePreviews,
         tools: Tools,
     ) -> None:
-        self._layout, self._approvals, self._live = layout, approvals, live
+        self._view, self._approvals, self._live = view, approvals, live
         self._targets, self._tools = targets, tools
 
     async def show(self, page_request: PageRequest) -> PageResponse:
@@ -60,7 +59,7 @@ class RequestPage:
                 grant_form=grant_form,
                 comment=_text(page_request, "comment"),
             )
-        grant = grant_form.granted(self._layout.clock())
+        grant = grant_form.granted(time.time())
         try:
             await self._approve(page_request, grant=grant)
         except Undecidable as undecidable:
@@ -125,7 +124,9 @@ class RequestPage:
 
     async def live(self, page_request: PageRequest) -> PageResponse:
         """Stream the decisions of other approvers while the page is open."""
-        return stream(self._events(page_request, await self._find_request(page_request)))
+        return PageResponse(
+            events=self._events(page_request, await self._find_request(page_request))
+        )
 
     async def _events(
         self, page_request: PageRequest, request: ApprovalRequest
@@ -146,7 +147,7 @@ class RequestPage:
     def _state_of(
         self, page_request: PageRequest, request: ApprovalRequest | None, where: str
     ) -> str:
-        return self._layout.part("state.html", page_request, request=request, address=where)
+        return self._view.render("state.html", page_request, request=request, address=where)
 
     async def _find_request(self, page_request: PageRequest) -> ApprovalRequest:
         request = await self._approvals.get(page_request.tenant, _id(page_request))
@@ -160,7 +161,7 @@ class RequestPage:
         """Return the page again with the reason, keeping everything that the approver entered."""
         request = await self._approvals.get(page_request.tenant, _id(page_request))
         if request is None:
-            return self._layout.page("gone.html", page_request, tab="", status=409, why=problem)
+            return self._view.page("gone.html", page_request, tab="", status=409, why=problem)
         return await self._page(page_request, request, status=409, problem=problem, **values)
 
     async def _page(  # noqa: PLR0913  # each is a state of the page
@@ -211,7 +212,7 @@ class RequestPage:
             page = await self._approvals.waiting_page(page_request.tenant)
             values["others"] = f"{PAGE} or" if page.later else len(page.requests)
         tab = "" if is_open else "/history"
-        return self._layout.page("request.html", page_request, tab=tab, status=status, **values)
+        return self._view.page("request.html", page_request, tab=tab, status=status, **values)
 
     def _fields(self, request: ApprovalRequest) -> list[Field]:
         tool = self._tools().get(request.tool)
@@ -238,8 +239,8 @@ def _text(page_request: PageRequest, field: str) -> str:
 
 
 def _decided(page_request: PageRequest) -> PageResponse:
-    return redirect(
-        ""
+    return PageResponse(
+        location=""
         if page_request.path["id"].startswith("script-")
         else f"/approvals/{page_request.path['id']}"
     )

@@ -1,12 +1,13 @@
 """Render the dashboard's templates, which escape every value."""
 
+import time
 from collections.abc import Callable, Container
 
 import jinja2
 import markupsafe
 
 from gatepost.dashboard.labels import NAVIGATION, add_filters
-from gatepost.dashboard.page import PageRequest, PageResponse, rendered_page
+from gatepost.dashboard.page import PageRequest, PageResponse
 
 TOKEN_FIELD = "csrf"  # noqa: S105 - the field's name
 """The form field that carries the session's token."""
@@ -43,11 +44,16 @@ class Templates:
         """
         Return the template *name* (``approvals.html``) rendered for the page request.
 
-        It also sees ``page_request``, ``path(…)`` (a path below the base), ``asset(…)`` (a file of
-        the package) and ``token_field()`` (the hidden field that each form needs).
+        It also sees ``page_request``, ``now``, ``path(…)`` (a path below the base), ``asset(…)`` (a
+        file of the package) and ``token_field()`` (the hidden field that each form needs).
         """
         return self._draw(
-            name, page_request.base, page_request=page_request, csrf=page_request.csrf, **values
+            name,
+            page_request.base,
+            page_request=page_request,
+            csrf=page_request.csrf,
+            now=time.time(),
+            **values,
         )
 
     def bare(self, name: str, base: str, *, csrf: str = "", **values: object) -> str:
@@ -59,10 +65,16 @@ class Templates:
         return self._draw(name, base, page_request=None, csrf=csrf, **values)
 
     def page(
-        self, name: str, page_request: PageRequest, *, status: int = 200, **values: object
+        self,
+        name: str,
+        page_request: PageRequest,
+        *,
+        tab: str,
+        status: int = 200,
+        **values: object,
     ) -> PageResponse:
-        """Return the template *name* as an answer."""
-        return rendered_page(self.render(name, page_request, **values), status=status)
+        """Return the page of a template; *tab* is its path in the navigation."""
+        return PageResponse(status=status, html=self.render(name, page_request, tab=tab, **values))
 
     def _draw(self, name: str, base: str, **values: object) -> str:
         def token_field() -> markupsafe.Markup:

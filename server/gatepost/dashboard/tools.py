@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
+from gatepost.dashboard.templating import Templates
 from gatepost.policy.approvals.approval_request import party_of
 from gatepost.policy.approvals.policies import ApprovalPolicy
 from gatepost.policy.approvals.tool_policies import Plan, ToolPolicies
@@ -65,7 +65,7 @@ class ToolsPage:
 
     def __init__(
         self,
-        layout: PageLayout,
+        view: Templates,
         *,
         runner: Callable[[], Runner],
         policies: Callable[[], ToolPolicies],
@@ -73,7 +73,7 @@ class ToolsPage:
         baseline: frozenset[str],
         implied: Mapping[str, Sequence[str]],
     ) -> None:
-        self._layout, self._runner, self._policies = layout, runner, policies
+        self._view, self._runner, self._policies = view, runner, policies
         self._recent_callers = recent_callers
         self._baseline, self._implications = baseline, Implications(implied)
 
@@ -109,7 +109,7 @@ class ToolsPage:
             )
             for tool in tools
         ]
-        return self._layout.page(
+        return self._view.page(
             "tools.html",
             page_request,
             tab="/tools",

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import msgspec
 
 from gatepost.dashboard.difference import ComparisonLimit, Difference, difference
-from gatepost.dashboard.navigation import PageLayout
-from gatepost.dashboard.page import NotShown, PageRequest, PageResponse, PageRoute, redirect
+from gatepost.dashboard.page import NotShown, PageRequest, PageResponse, PageRoute
+from gatepost.dashboard.templating import Templates
 from gatepost.upstreams.administration import Conflict, NotRegistered, UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration
 from gatepost.upstreams.calls.calls import UpstreamCalls
@@ -62,9 +62,9 @@ class ShownServices(Protocol):
     calls: UpstreamCalls
 
 
-def routes(layout: PageLayout, upstreams: ShownServices) -> tuple[PageRoute, ...]:
+def routes(view: Templates, upstreams: ShownServices) -> tuple[PageRoute, ...]:
     """Return the routes of the page, which is for administrators."""
-    page, path = UpstreamsPage(layout, upstreams), "/upstreams/{id}"
+    page, path = UpstreamsPage(view, upstreams), "/upstreams/{id}"
     return (
         PageRoute(path="/upstreams", get=page.show, roles=ADMIN),
         PageRoute(path=f"{path}/accept", post=page.accept, roles=ADMIN),
@@ -76,8 +76,8 @@ def routes(layout: PageLayout, upstreams: ShownServices) -> tuple[PageRoute, ...
 class UpstreamsPage:
     """Render the upstreams page."""
 
-    def __init__(self, layout: PageLayout, upstreams: ShownServices) -> None:
-        self._layout, self._upstreams = layout, upstreams
+    def __init__(self, view: Templates, upstreams: ShownServices) -> None:
+        self._view, self._upstreams = view, upstreams
         self._administration = upstreams.administration
 
     async def show(self, page_request: PageRequest) -> PageResponse:
@@ -101,7 +101,7 @@ class UpstreamsPage:
             await self._administration.accept(server, digests, _actor(page_request))
         except Conflict as conflict:
             return await self._page(page_request, status=409, problem=conflict.message)
-        return redirect("/upstreams")
+        return PageResponse(location="/upstreams")
 
     async def refresh(self, page_request: PageRequest) -> PageResponse:
         """Fetch what a server offers now."""
@@ -112,7 +112,7 @@ class UpstreamsPage:
             return await self._page(page_request, status=409, problem=conflict.message)
         except ConnectionFailure as failure:
             return await self._page(page_request, status=502, problem=failure.message)
-        return redirect("/upstreams")
+        return PageResponse(location="/upstreams")
 
     async def switch(self, page_request: PageRequest) -> PageResponse:
         """Enable or disable a server of the API."""
@@ -125,7 +125,7 @@ class UpstreamsPage:
             await self._administration.change(server, changes, _actor(page_request))
         except Conflict as conflict:
             return await self._page(page_request, status=409, problem=conflict.message)
-        return redirect("/upstreams")
+        return PageResponse(location="/upstreams")
 
     async def _server(self, page_request: PageRequest) -> UpstreamServer:
         try:
@@ -149,7 +149,7 @@ class UpstreamsPage:
                 )
             )
         agents = await self._upstreams.agents.agents(page_request.tenant)
-        return self._layout.page(
+        return self._view.page(
             "upstreams.html",
             page_request,
             tab="/upstreams",

@@ -1,13 +1,14 @@
 """The usage page: calls, their outcomes, and the current use of limits."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from gatepost.dashboard.chart import ChartInterval, UsageMeter, columns
-from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
+from gatepost.dashboard.templating import Templates
 from gatepost.dashboard.tools import ReadRecentCallers
 from gatepost.policy.limits.local_counters import BucketUsage, ConcurrencyUsage
 from gatepost.policy.limits.stage import LimitStage
@@ -69,7 +70,7 @@ class UsagePage:
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
-        layout: PageLayout,
+        view: Templates,
         *,
         audit_store: AuditStore,
         limits: LimitStage,
@@ -78,7 +79,7 @@ class UsagePage:
         several: bool,
         holds_of: Callable[[str], list[RevocationRecord]],
     ) -> None:
-        self._layout, self._audit_store, self._limits = layout, audit_store, limits
+        self._view, self._audit_store, self._limits = view, audit_store, limits
         self._tools, self._recent_callers, self._several = tools, recent_callers, several
         self._holds_of = holds_of
 
@@ -88,7 +89,7 @@ class UsagePage:
             (candidate for candidate in SPANS if candidate.key == page_request.query.get("span")),
             SPANS[0],
         )
-        now = self._layout.clock()
+        now = time.time()
         since = (now - span.length_s) // span.step_s * span.step_s + span.step_s
         tenant_log = self._audit_store.tenant_log(page_request.tenant)
         counts = await tenant_log.count(int(since * 1000), span.step_s * 1000)
@@ -98,7 +99,7 @@ class UsagePage:
         levels = await self._limits.levels(
             page_request.tenant, tools=sorted(self._tools()), callers=callers
         )
-        return self._layout.page(
+        return self._view.page(
             "usage.html",
             page_request,
             tab="/usage",
