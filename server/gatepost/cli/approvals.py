@@ -18,10 +18,11 @@ from gatepost.cli.configuration import (
     checked_configuration,
     config_argument,
     config_option,
+    tenant_option,
     visible,
 )
-from gatepost.cli.stores import moment
-from gatepost.cli.stores import table as in_columns
+from gatepost.cli.output import moment
+from gatepost.cli.output import table as in_columns
 from gatepost.config.references import resolved_setting
 from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
@@ -49,7 +50,6 @@ from gatepost_authz.fetch import Fetcher
 
 T = TypeVar("T")
 
-tenant_option = click.option("--tenant", required=True, help="Tenant id.")
 DECIDED_SHOWN = 20
 
 

@@ -22,7 +22,7 @@ from gatepost.audit.export import (
     verify_lines,
 )
 from gatepost.audit.verify import VerificationResult, verify
-from gatepost.cli.configuration import config_option, fit_for, nearest, visible
+from gatepost.cli.configuration import config_option, fit_for, nearest, tenant_option, visible
 from gatepost.cli.siem import in_format
 from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
@@ -119,7 +119,7 @@ def verdict_text(result: VerificationResult) -> str:
 
 
 @audit.command()
-@click.option("--tenant", required=True, help="Tenant id.")
+@tenant_option
 @click.option(
     "--format",
     "form",

@@ -24,6 +24,8 @@ from gatepost_authz.config import TENANT_ID, Problem
 DEFAULT_FILE = Path("gatepost.toml")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+tenant_option = click.option("--tenant", required=True, help="Tenant id.")
+
 
 def config_option(command: Command) -> Command:
     """Add the option `--config` to a command."""

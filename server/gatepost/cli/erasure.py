@@ -49,9 +49,7 @@ NOTHING_REMOVED = "Nothing was removed. Add --yes to remove all of it permanentl
 )
 @click.option("--reason", default="", help="Reason, for the audit log.")
 @config_option
-def erase(  # its options
-    tenant_id: str, subject: str, issuer: str, yes: bool, reason: str, path: Path
-) -> None:
+def erase(tenant_id: str, subject: str, issuer: str, yes: bool, reason: str, path: Path) -> None:
     """
     Erase all data of TENANT permanently, or all data of one person.
 

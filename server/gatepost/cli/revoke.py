@@ -8,7 +8,8 @@ import click
 
 from gatepost.audit.record import RecordedPerson
 from gatepost.cli.configuration import administrator, config_argument, config_option, visible
-from gatepost.cli.stores import OpenStores, check_known, configured, moment, run_with_stores, table
+from gatepost.cli.output import moment, table
+from gatepost.cli.stores import OpenStores, check_known, configured, run_with_stores
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import LONGEST_S as GRANTED_S

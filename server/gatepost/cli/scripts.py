@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,7 +9,14 @@ import click
 import msgspec
 
 from gatepost.cli.approvals import decided
-from gatepost.cli.configuration import administrator, config_argument, config_option, visible
+from gatepost.cli.configuration import (
+    administrator,
+    config_argument,
+    config_option,
+    tenant_option,
+    visible,
+)
+from gatepost.cli.output import moment, table
 from gatepost.config.pack_registration import object_at, registrations
 from gatepost.config.settings import Config
 from gatepost.execution.failure import ToolFailure
@@ -29,8 +35,6 @@ from gatepost.tools.context.interfaces import Workspace
 from gatepost.workspace import Workspaces
 
 T = TypeVar("T")
-
-tenant_option = click.option("--tenant", required=True, help="Tenant id.")
 
 
 class TenantScripts(msgspec.Struct, frozen=True):
@@ -71,10 +75,7 @@ def list_(tenant: str, path: Path) -> None:
     if not rows:
         click.echo(f"Tenant {tenant} has no scripts.")
         return
-    lines = [("NAME", "STATE", "DIGEST", "BY", "WHEN"), *rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(5)]
-    for line in lines:
-        click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+    click.echo(table([("NAME", "STATE", "DIGEST", "BY", "WHEN"), *rows]))
 
 
 @scripts.command()
@@ -200,9 +201,8 @@ def row(
     state: str, review: ScriptReview, by: str, *, at: float | None = None
 ) -> tuple[str, str, str, str, str]:
     """Return a decision or a waiting script as a row of the list."""
-    seconds = review.at if at is None else at
-    changed = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return (review.name, state, review.digest, visible(by), changed)
+    decided_at = review.at if at is None else at
+    return (review.name, state, review.digest, visible(by), moment(decided_at))
 
 
 def with_scripts(path: Path, tenant: str, do: Callable[[TenantScripts], Awaitable[T]]) -> T:

@@ -5,14 +5,15 @@ import difflib
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
 from gatepost.audit.writer import AuditWriter
-from gatepost.cli.configuration import config_option, fit_for
+from gatepost.cli.configuration import config_option, fit_for, tenant_option
+from gatepost.cli.output import moment
+from gatepost.cli.output import table as in_columns
 from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.runtime.reload import known_tenants
@@ -30,7 +31,6 @@ T = TypeVar("T")
 SETTINGS = ("storage.database", "keys.ring")
 """The settings that these commands need; problems of other settings are ignored."""
 
-tenant_option = click.option("--tenant", required=True, help="Tenant id.")
 host_option = click.option(
     "--host",
     "hosts",
@@ -282,11 +282,8 @@ def table(rows: list[SecretDescription]) -> str:
     """Return the secrets as a table."""
     lines = [("NAME", "SET", "KEY", "HOSTS")]
     for row in rows:
-        changed = datetime.fromtimestamp(row.changed_at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         note = f"cannot be decrypted: {row.unreadable}" if row.unreadable else " ".join(row.hosts)
         if row.username:
             note = f"{note} (user name)".strip()
-        lines.append((row.name, changed, row.key_id, note))
-    widths = [max(len(line[at]) for line in lines) for at in range(3)]
-    texts = ("  ".join([*map(str.ljust, line[:3], widths), line[3]]) for line in lines)
-    return "\n".join(text.rstrip() for text in texts)
+        lines.append((row.name, moment(row.changed_at), row.key_id, note))
+    return in_columns(lines)

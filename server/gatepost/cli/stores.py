@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -155,14 +154,3 @@ async def why_unknown(tenant: str, config: Config, records: Records) -> str:
         f"No setting and no stored data names a tenant {tenant}. "
         f"It has never called, or the name is misspelt.{hint}"
     )
-
-
-def moment(seconds: float) -> str:
-    """Return a time in UTC as text."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def table(rows: list[tuple[str, ...]]) -> str:
-    """Return rows as aligned columns; the first row is the header."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

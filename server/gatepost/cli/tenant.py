@@ -8,7 +8,8 @@ import msgspec
 
 from gatepost.cli import erasure
 from gatepost.cli.configuration import administrator, config_option, visible
-from gatepost.cli.stores import OpenStores, check_known, configured, moment, run_with_stores, table
+from gatepost.cli.output import moment, table
+from gatepost.cli.stores import OpenStores, check_known, configured, run_with_stores
 from gatepost.config.settings import Config
 from gatepost.policy.revocation.revocation_records import SUSPENDED, suspension
 from gatepost.runtime.reload import known_tenants

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gatepost.cli.configuration import visible
-from gatepost.cli.stores import moment
+from gatepost.cli.output import moment
 from gatepost.config.references import UnresolvedReference, resolved_setting
 from gatepost.config.settings import Config
 from gatepost.policy.revocation.watch import Revocations

@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from gatepost.cli.configuration import checked_configuration, config_option
+from gatepost.cli.output import table as in_columns
 from gatepost.policy.approvals.tool_policies import Plan, plan_of
 from gatepost.tools.offers.offer import Offer, Tool
 from gatepost.tools.offers.offer_kinds import Prompt, ResourceOffer, Skill, Template
@@ -85,9 +86,7 @@ def table(offers: list[Offer], plan: Plan) -> str:
                 summary,
             )
         )
-    widths = [max(len(row[at]) for row in rows) for at in range(6)]
-    lines = ("  ".join([*map(str.ljust, row[:6], widths), row[6]]) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    return in_columns(rows)
 
 
 def approval(offer: Offer, plan: Plan) -> str | None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from gatepost.cli.configuration import config_argument, config_option, visible
-from gatepost.cli.stores import moment, table
+from gatepost.cli.configuration import config_argument, config_option, tenant_option, visible
+from gatepost.cli.output import moment, table
 from gatepost.cli.upstream_add import add
-from gatepost.cli.upstream_services import operator, tenant_option, with_upstreams
+from gatepost.cli.upstream_services import operator, with_upstreams
 from gatepost.credentials.keyring_key import key_set
 from gatepost.runtime.upstreams import UpstreamServices
 from gatepost.upstreams.catalogue import Catalogue

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from gatepost.cli.configuration import config_argument, config_option
-from gatepost.cli.upstream_services import operator, tenant_option, with_upstreams
+from gatepost.cli.configuration import config_argument, config_option, tenant_option
+from gatepost.cli.upstream_services import operator, with_upstreams
 from gatepost.runtime.upstreams import UpstreamServices
 from gatepost.upstreams.import_formats import (
     ImportedServer,

@@ -29,8 +29,6 @@ T = TypeVar("T")
 NEEDS = ("storage.database", "storage.shared", "keys.ring")
 """The settings that these commands need; problems of other settings are ignored."""
 
-tenant_option = click.option("--tenant", required=True, help="Tenant id.")
-
 
 class CommandParts:
     """The services that the management of upstreams uses, opened for one command."""
