@@ -55,7 +55,7 @@ class CalendarSettings(PackSettings, frozen=True):
     def faults(self) -> Iterator[SettingFault]:
         """Yield problems with the values, beyond their types."""
         if not _is_zone(self.zone):
-            yield _no_zone("zone", self.zone)
+            yield _no_zone(self.zone)
         for setting, value, limit in (
             ("max_days", self.max_days, LONGEST_DAYS),
             ("max_bytes", self.max_bytes, LARGEST_BYTES),
@@ -83,7 +83,7 @@ def _faults(calendar: Calendar) -> Iterator[SettingFault]:
             "set one of url, path and caldav",
         )
     if calendar.zone and not _is_zone(calendar.zone):
-        yield _no_zone("zone", calendar.zone)
+        yield _no_zone(calendar.zone)
     if calendar.password and not is_reference(calendar.password):
         # The value is not shown: it may be the password itself.
         yield SettingFault("password", "it is not a reference to a secret", "write secret:NAME")
@@ -128,6 +128,6 @@ def _is_zone(name: str) -> bool:
     return True
 
 
-def _no_zone(setting: str, name: str) -> SettingFault:
+def _no_zone(name: str) -> SettingFault:
     hint = "a name of the IANA database, for example Europe/Berlin"
-    return SettingFault(setting, f"{name!r} is not a time zone", hint)
+    return SettingFault("zone", f"{name!r} is not a time zone", hint)

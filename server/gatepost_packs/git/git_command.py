@@ -161,18 +161,17 @@ class _Run:
     def _looked_at(self) -> Configuration | None:
         """Return the repository's configuration after inspecting all that git will read."""
         plan = self.plan
-        repository.require_plain(self.ground.root, (*plan.folder, *(plan.target or ())))
+        target = (*plan.folder, *(plan.target or ()))
+        repository.require_plain(self.ground.root, target)
         if not self.folder.is_dir():
             shown_path = "/".join(("/workspace", *plan.folder))
             raise ToolFailure("not_found", f"There is no folder {shown_path}.", field="args")
         configuration = repository.configuration_at(self.folder)
         if self.target is not None and self.target.exists():
             if not self.target.is_dir():
-                shown_path = "/".join(("/workspace", *plan.folder, *(plan.target or ())))
-                raise ToolFailure(
-                    "validation", f"{shown_path} is a file, not a folder.", field="args"
-                )
-            self.existed, self.filled = True, any(list(self.target.iterdir()))
+                message = f"{'/'.join(('/workspace', *target))} is a file, not a folder."
+                raise ToolFailure("validation", message, field="args")
+            self.existed, self.filled = True, any(self.target.iterdir())
             if self.target != self.folder:
                 repository.configuration_at(self.target)
             if "--bare" in plan.argv:

@@ -273,7 +273,7 @@ def relative(
     return tuple(names)
 
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+REMOTE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 MAY_SET = frozenset(
     {
         *("user.name", "user.email", "init.defaultbranch"),
@@ -356,7 +356,7 @@ def remotes(options: Sequence[str], operands: Sequence[str]) -> ArgumentsRefused
         remote = remote_of(names[1])
         if remote is None:
             return ArgumentsRefused(problem_of(names[1]))
-    if not all(NAME.fullmatch(name) for name in (names[:1] if remote else names)):
+    if not all(REMOTE_NAME.fullmatch(name) for name in (names[:1] if remote else names)):
         return ArgumentsRefused(
             "A remote's name consists of letters, digits, `_`, `.` and `-`, at most 64."
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gatepost_packs.git.permitted_commands import (
+    REMOTE_NAME,
     RULES,
     ArgumentsRefused,
     CheckedArguments,
@@ -27,7 +28,6 @@ COMMANDS = ("$(", "`")
 MAX_CHARACTERS = 4096
 MAX_IN_MESSAGE = 32_768
 
-REMOTE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 REFSPEC = re.compile(r"\+?[^\s~^?\[\\:+-][^\s~^?\[\\:]*(?::[^\s~^?\[\\:+-][^\s~^?\[\\:]*)?")
 DELETING = re.compile(r":[^\s~^?*\[\\:+-][^\s~^?*\[\\:]*")
 FOLDER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*", re.ASCII)
@@ -162,12 +162,11 @@ class _Reading:
             return configuration(self.options, self.operands)
         if self.command == "remote":
             return remotes(self.options, self.operands)
-        if self.command == "commit":
-            written = {"-m", "-am", "--dry-run"} & set(self.options)
-            if not written and not {"--amend"} & set(self.options):
-                return ArgumentsRefused(
-                    "No editor is available: pass the message, as in commit -m 'message'."
-                )
+        # `-am` is among the options as `-a` and `-m`.
+        if self.command == "commit" and not {"-m", "--dry-run", "--amend"} & set(self.options):
+            return ArgumentsRefused(
+                "No editor is available: pass the message, as in commit -m 'message'."
+            )
         checked = CheckedArguments(
             tuple(self.operands), reads_only(self.command, self.rule, self.options, self.operands)
         )

@@ -253,7 +253,7 @@ def problems(settings: GitSettings, network: Network) -> Iterator[Problem]:
 
 def git_version() -> tuple[int, int] | None:
     """Return the version of git, or None."""
-    git = shutil.which("git")
+    git = program()
     if git is None:
         return None
     result = subprocess.run(  # noqa: S603 - the system's own git, with fixed arguments

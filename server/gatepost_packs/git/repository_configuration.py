@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from gatepost_packs.git.permitted_commands import MAY_SET, NAME
+from gatepost_packs.git.permitted_commands import MAY_SET, REMOTE_NAME
 from gatepost_packs.git.url import RemoteUrl, remote_of
 
 MAX_BYTES = 65_536
@@ -67,7 +67,7 @@ def configuration_of(text: str) -> Configuration:
                 section_urls.append(_remote(value))
         elif section == "branch" and sub is not None and key in OF_BRANCHES:
             # A dot is the repository itself, for a branch that follows another one here.
-            if key.endswith("remote") and value != "." and not NAME.fullmatch(value):
+            if key.endswith("remote") and value != "." and not REMOTE_NAME.fullmatch(value):
                 other_urls.append(_remote(value))
         elif sub is not None or name not in KNOWN_KEYS:
             raise UnusableConfiguration(f"it sets {name}")
@@ -93,7 +93,7 @@ def _entries(text: str) -> Iterator[tuple[str, str | None, str, str]]:
 
 
 def _named(name: str) -> str:
-    if not NAME.fullmatch(name):
+    if not REMOTE_NAME.fullmatch(name):
         raise UnusableConfiguration("it has a remote with an invalid name")
     return name
 

@@ -24,5 +24,5 @@ class GitlabSettings(PackSettings, frozen=True, kw_only=True):
         """Yield problems with the values, beyond their types."""
         if urlsplit(self.spec_url).scheme not in ("http", "https"):
             yield SettingFault(
-                "spec_url", ("it is not an http or https URL"), "leave it out for the default"
+                "spec_url", "it is not an http or https URL", "leave it out for the default"
             )

@@ -11,6 +11,7 @@ from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, checked_base
 from gatepost_packs.openapi.pack import pack
 from gatepost_packs.openapi.settings import OpenapiSettings
+from gatepost_packs.text import encoded
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._ -]{0,62}[A-Za-z0-9])?", re.ASCII)
 LOAD_S = 180.0
@@ -111,7 +112,7 @@ async def _document(
         fetched = await store.fetched(ctx, url, max_bytes=max_bytes)
         field = "spec_url"
     else:
-        fetched = store.FetchedDescription(_encoded(content or "", max_bytes), "")
+        fetched = store.FetchedDescription(_document_bytes(content or "", max_bytes), "")
         field = "spec_content"
     await ctx.progress(1, 3, "Reading the description")
     return await store.read(fetched.data, field=field), fetched.url
@@ -152,12 +153,8 @@ def _home(document: ApiDescription, override: str, spec_url: str) -> str:
         raise ToolFailure("validation", str(error), field="base_url_override") from None
 
 
-def _encoded(text: str, max_bytes: int) -> bytes:
-    try:
-        data = text.encode()
-    except UnicodeEncodeError as error:
-        message = f"`spec_content` is not valid text: half a character at position {error.start}."
-        raise ToolFailure("validation", message, field="spec_content") from None
+def _document_bytes(text: str, max_bytes: int) -> bytes:
+    data = encoded(text, "spec_content")
     if len(data) > max_bytes:
         message = f"The specification has {len(data)} bytes; at most {max_bytes} are allowed."
         raise ToolFailure("validation", message, field="spec_content")

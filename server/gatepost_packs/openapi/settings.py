@@ -51,7 +51,7 @@ class Api(PackSettings, frozen=True, kw_only=True):
             yield SettingFault("document", "no description is named", "name a file or a URL")
         if self.base_url and not URL.fullmatch(self.base_url):
             yield SettingFault(
-                "base_url", ("it is not an http or https URL without user, query and fragment")
+                "base_url", "it is not an http or https URL without user, query and fragment"
             )
         if self.auth and not is_reference(self.auth):
             # The value is not shown: it may be the secret itself.

@@ -256,9 +256,7 @@ class OperationTool:
             return
         operation_name = f"{self.operation.entry.method} {self.operation.entry.path}"
         reason = (
-            ("a response longer than is read")
-            if cut
-            else "not the answer that it is described with"
+            "a response longer than is read" if cut else "not the answer that it is described with"
         )
         text = msgspec.json.encode(body).decode()[:LONGEST]
         message = f"{operation_name} was done ({reply.status}), with {reason}: {text}"

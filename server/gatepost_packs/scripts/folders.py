@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -167,14 +167,15 @@ class ScriptFolders:
         return content
 
 
-def _names(files: "Iterator[str] | list[str]") -> Iterator[str]:
+def _names(files: Iterable[str]) -> Iterator[str]:
     for file in files:
         name = file.removesuffix(SUFFIX)
         if name != file and is_name(name):
             yield name
 
 
-KEY = "seen"
+SEEN, KEY = "scripts_seen", "seen"
+"""Where a tenant's scripts are stored as the last reload found them."""
 ATTEMPTS = 3
 
 
@@ -186,27 +187,18 @@ class CatalogChange(msgspec.Struct, frozen=True):
     gone: list[str]
 
 
-class ScriptCatalog:
-    """The names and digests of a tenant's scripts."""
-
-    SUBJECT = "scripts_seen"
-
-    def __init__(self, entries: Entries, *, clock: Callable[[], float] = time.time) -> None:
-        self._entries = entries
-        self._clock = clock
-
-    async def take(self, scripts: Iterable[Script]) -> CatalogChange:
-        """Store these as the current scripts; return the differences from the previous ones."""
-        now = {script.name: script.digest for script in scripts}
-        for _ in range(ATTEMPTS):
-            entry = await self._entries.get(KEY)
-            before = {} if entry is None else msgspec.json.decode(entry.value, type=dict[str, str])
-            revision = 0 if entry is None else entry.revision
-            value = msgspec.json.encode(now)
-            if await self._entries.put(KEY, value, now=self._clock(), revision=revision):
-                break
-        return CatalogChange(
-            new=sorted(now.keys() - before.keys()),
-            changed=sorted(n for n in now.keys() & before.keys() if now[n] != before[n]),
-            gone=sorted(before.keys() - now.keys()),
-        )
+async def changes_since_reload(entries: Entries, scripts: Iterable[Script]) -> CatalogChange:
+    """Store these as the current scripts; return the differences from the previous ones."""
+    current = {script.name: script.digest for script in scripts}
+    for _ in range(ATTEMPTS):
+        entry = await entries.get(KEY)
+        before = {} if entry is None else msgspec.json.decode(entry.value, type=dict[str, str])
+        revision = 0 if entry is None else entry.revision
+        value = msgspec.json.encode(current)
+        if await entries.put(KEY, value, now=time.time(), revision=revision):
+            break
+    return CatalogChange(
+        new=sorted(current.keys() - before.keys()),
+        changed=sorted(n for n in current.keys() & before.keys() if current[n] != before[n]),
+        gone=sorted(before.keys() - current.keys()),
+    )

@@ -70,7 +70,7 @@ class ScriptsSettings(PackSettings, frozen=True, kw_only=True):
             hint = 'write a path within the workspace, for example "scripts"'
             yield SettingFault(
                 "workspace_folder",
-                (f"{self.workspace_folder!r} is not a folder of the workspace"),
+                f"{self.workspace_folder!r} is not a folder of the workspace",
                 hint,
             )
         for at, entry in enumerate(self.allow):

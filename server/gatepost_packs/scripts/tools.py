@@ -8,7 +8,13 @@ from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Outcome, Pack, Script, ScriptApprovals, ToolFailure
 from gatepost_packs.scripts.errors import failure_of
-from gatepost_packs.scripts.folders import ScriptCatalog, ScriptFolders, from_code, is_allowed
+from gatepost_packs.scripts.folders import (
+    SEEN,
+    ScriptFolders,
+    changes_since_reload,
+    from_code,
+    is_allowed,
+)
 from gatepost_packs.scripts.outline import outline_of
 from gatepost_packs.scripts.process import (
     MAX_DEPTH,
@@ -204,7 +210,7 @@ async def script_reload(ctx: CallContext) -> ReloadChanges:
         script for script in found_scripts.scripts if not await may_run(ctx, settings, script)
     ]
     await _submit(ctx, settings, *unapproved)
-    turned = await ScriptCatalog(ctx.entries(ScriptCatalog.SUBJECT)).take(found_scripts.scripts)
+    turned = await changes_since_reload(ctx.entries(SEEN), found_scripts.scripts)
     return ReloadChanges(
         new=turned.new,
         changed=turned.changed,

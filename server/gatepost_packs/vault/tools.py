@@ -12,7 +12,7 @@ from gatepost_packs.vault.catalog import MAX_NOTE_BYTES, VaultCatalog, text_of
 from gatepost_packs.vault.full_text import query_of
 from gatepost_packs.vault.note import Note, read_note, section
 from gatepost_packs.vault.note_names import VAULT_PREFIX, is_note, note_and_heading
-from gatepost_packs.vault.writing import changed_by, content_after, place_of
+from gatepost_packs.vault.writing import NoteChange, content_after, place_of
 
 pack = Pack("vault")
 
@@ -193,7 +193,7 @@ async def vault_write(
     stays unless the new text brings its own; `front_matter` changes single properties of it.
     """
     encoded(content, "content")
-    change = changed_by(content, front_matter, append=append)
+    change = NoteChange(content, front_matter, append=append)
     edited = await VaultCatalog(ctx).space.edit(_placed(path), change, limit=MAX_BYTES)
     return SavedNote(
         path=edited.path, bytes=edited.size, created=edited.is_new, remarks=change.remarks

@@ -49,15 +49,10 @@ class NoteChange:
             raise ToolFailure("validation", message, field="path") from None
 
 
-def changed_by(content: str, values: Mapping[str, Any] | None, *, append: bool) -> NoteChange:
-    """Return the change that such a call makes to the note at its path."""
-    return NoteChange(content, values, append=append)
-
-
 def content_after(old: bytes, arguments: Mapping[str, Any]) -> bytes:
     """Return a note's content after a call of `vault_write`, for approvers."""
     values = arguments.get("front_matter")
-    change = changed_by(
+    change = NoteChange(
         arguments["content"],
         values if isinstance(values, dict) else None,
         append=arguments.get("append") is True,

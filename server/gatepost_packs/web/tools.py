@@ -1,19 +1,19 @@
 """Read web pages, with the interface of OpenPact (`web_fetch`)."""
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
-import protego  # noqa: F401  # the workers need both; without them, the pack is left out
-import turbohtml  # noqa: F401
 from pydantic import BaseModel, Field, TypeAdapter
 
 from gatepost import CallContext, OutboundReply, Pack, ToolFailure
 from gatepost_packs.child.process import WorkerFailed, ask
 from gatepost_packs.retry_after import retry_after
+
+# The workers need the extra packages: without these, the pack is left out.
+from gatepost_packs.web.page_worker import CONTROLS
 from gatepost_packs.web.robots import LIMIT_BYTES, RobotsCache, SiteRules, program_of, read
 from gatepost_packs.web.settings import WebSettings
 from gatepost_packs.web.text_decoding import decoded, kind_of
@@ -28,8 +28,6 @@ WAIT_S, MAX_WAIT_S = 30.0, 3_600.0
 PAGE_WORKER = Path(__file__).with_name("page_worker.py")
 READ_S = 20.0
 Format = Literal["markdown", "text", "raw"]
-CONTROLS = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f-\x9f\U000e0000-\U000e007f]")
-"""Characters that no reader sees: controls, and the tag characters that hide text."""
 
 robots_cache = RobotsCache()
 _workers = WeakValueDictionary[str, asyncio.Lock]()

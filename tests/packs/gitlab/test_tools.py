@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.execution.failure import ToolFailure
 from gatepost_packs.gitlab.address import address_of
-from gatepost_packs.gitlab.description import TOOLS
+from gatepost_packs.gitlab.help import TOOLS
 from gatepost_packs.gitlab.tools import pack
 from tests.packs.conftest import PackCaller, by_mcp, by_rest, open_server
 from tests.packs.gitlab.test_tokens import (
