@@ -103,11 +103,12 @@ def contents(path: Path) -> SourceContents:
     """Return what stands in a file; it is read and parsed once, however many rules ask."""
     found = SourceContents()
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found.named.extend(modules_named(tree))
+    nodes = list(ast.walk(tree))
+    found.named.extend(modules_named(nodes))
     found.aliases.extend(aliases_of(tree))
-    for node in ast.walk(tree):
-        found.variables.extend(set_by(node))
-        found.prefixes.extend(prefix_of(node))
+    found.variables.extend(name for node in nodes for name in set_by(node))
+    found.prefixes.extend(text for node in nodes for text in prefix_of(node))
+    for node in nodes:
         match node:
             case ast.Import():
                 found.imports.extend((alias.name, node.lineno) for alias in node.names)
@@ -172,14 +173,14 @@ def prefix_of(node: ast.AST) -> Iterator[str]:
             yield text.partition(":")[0]
 
 
-def modules_named(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def modules_named(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
     """
     Yield the modules of ours that stand in texts, with their lines.
 
     A text may name a package for many reasons, so that counts in `import_module` alone.
     """
     seen: dict[int, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call):
             seen |= {id(one): dotted(node.func).rpartition(".")[2] for one in node.args}
         # A tree is walked from the outside: a call comes before its arguments.
