@@ -285,11 +285,17 @@ def case_id(case: EffectCase) -> str:
 
 @pytest.mark.requirement("X8")
 @each("case", EFFECT_CASES, ids=case_id)
-def test_a_call_does_no_more_than_its_tool_declares(
+def test_a_call_does_and_answers_no_more_than_its_tool_declares(
     packs_under_test: PacksUnderTest, case: EffectCase
 ) -> None:
-    """A read-only tool changes nothing, and only a destructive one replaces or deletes."""
-    effects, agent = TOOLS[case.tool].effects, packs_under_test.agent()
+    """
+    A read-only tool changes nothing, and only a destructive one replaces or deletes.
+
+    Its value satisfies the output schema, and text of third parties names its source, as the page
+    says.
+    """
+    tool, agent = TOOLS[case.tool], packs_under_test.agent()
+    effects = tool.effects
     for name, arguments in case.before:
         packs_under_test.call(agent, name, arguments)
 
@@ -317,20 +323,6 @@ def test_a_call_does_no_more_than_its_tool_declares(
     assert not (destroys and not effects.destructive)
     assert not (outside_methods and not effects.open_world)
     assert again == after or not effects.idempotent
-
-
-@each("case", EFFECT_CASES, ids=case_id)
-def test_an_answer_matches_the_output_schema_and_label_of_its_tool(
-    packs_under_test: PacksUnderTest, case: EffectCase
-) -> None:
-    """The value satisfies the output schema; text of third parties names its source, as the page
-    says."""
-    tool, agent = TOOLS[case.tool], packs_under_test.agent()
-    for name, arguments in case.before:
-        packs_under_test.call(agent, name, arguments)
-
-    reply = packs_under_test.call(agent, case.tool, case.arguments, fails=case.fails)
-
     assert tool.output_schema is not None
     if reply.failure is None:
         validator = jsonschema_rs.validator_for(dict(tool.output_schema))

@@ -21,7 +21,7 @@ from gatepost_packs.vault.settings import VaultSettings
 from gatepost_packs.vault.tools import Hits, vault_list, vault_read, vault_search
 from tests.support.commands import tenant_folder
 from tests.support.endpoint import a_caller
-from tests.support.processes import python_environment
+from tests.support.processes import Process, python_environment
 
 pytestmark = pytest.mark.requirement("P5")
 
@@ -286,23 +286,15 @@ async def test_an_index_is_made_outside_the_event_loops_thread(secrets: VaultToo
 AUDITS: list[Any] = []
 sys.addaudithook(lambda event, args: [hook(event, args) for hook in AUDITS] and None)
 
-OTHER_PROGRAM = """
-import asyncio, sys
-from pathlib import Path
-from tests.packs.vault.test_index import VaultTools
-from gatepost.workspace import Workspaces
 
-async def main():
-    spaces = Workspaces(Path(sys.argv[1]))
-    vault = VaultTools(spaces, Path(sys.argv[1]))
-    for round in range(4):
-        vault.put(f"{sys.argv[2]}/n{round}.md", f"{sys.argv[2]}word{round}")
-        found = await vault.search(f"{sys.argv[2]}word{round}")
-        assert found == [f"{sys.argv[2]}/n{round}.md"], found
+async def write_and_find(root: Path, name: str) -> None:
+    """Write notes into a folder of the vault, and find each at once."""
+    spaces = Workspaces(root)
+    vault = VaultTools(spaces, root)
+    for number in range(4):
+        vault.put(f"{name}/n{number}.md", f"{name}word{number}")
+        assert await vault.search(f"{name}word{number}") == [f"{name}/n{number}.md"]
     spaces.close()
-
-asyncio.run(main())
-"""
 
 
 async def test_two_processes_share_one_index(secrets: VaultTools, tmp_path: Path) -> None:
@@ -310,16 +302,16 @@ async def test_two_processes_share_one_index(secrets: VaultTools, tmp_path: Path
     for number in range(100):
         secrets.put(f"n{number}.md", f"common word{number}")
     others = [
-        await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", OTHER_PROGRAM, str(tmp_path), name),
-            env=python_environment(),
-            stderr=asyncio.subprocess.PIPE,
-        )
+        Process([sys.executable, "-m", __name__, str(tmp_path), name], env=python_environment())
         for name in ("left", "right")
     ]
-    for other in others:
-        _, output = await asyncio.wait_for(other.communicate(), 60)
-        assert other.returncode == 0, output.decode()
+    try:
+        for other in others:
+            await asyncio.to_thread(other.process.wait, 60)
+            assert other.stop() == 0, other.output
+    finally:
+        for other in others:
+            other.kill()
 
     assert await secrets.search("leftword3") == ["left/n3.md"]
     assert (await vault_list(secrets.ctx)).total == 108
@@ -385,3 +377,7 @@ async def test_searches_and_writes_at_once_all_succeed(secrets: VaultTools) -> N
             assert len(set(result)) == len(result) <= 8
 
     await asyncio.gather(write(), search(), search())
+
+
+if __name__ == "__main__":
+    asyncio.run(write_and_find(Path(sys.argv[1]), sys.argv[2]))
