@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gatepost import decoded_within
-from gatepost.documents.json_shape import NESTING, holds_many, is_deep, may_overflow, too_deep
+from gatepost.documents.json_shape import holds_many, is_deep, may_overflow, too_deep
 from tests.support.measuring import count_lines
 
 
@@ -45,7 +45,7 @@ def test_the_brackets_of_rows_are_counted_once() -> None:
     """Only a body with a long text is counted again, without that text."""
     rows = msgspec.json.encode({"rows": [{"id": number, "tags": []} for number in range(500)]})
     body = b'{"params":{"arguments":%b}}' % rows
-    once = count_lines(lambda: holds_many(body, NESTING) and too_deep(body))
+    once = count_lines(lambda: holds_many(body) and too_deep(body))
 
     assert not is_deep(body, Raw(rows))
     assert count_lines(lambda: is_deep(body, Raw(rows))) < 1.5 * once

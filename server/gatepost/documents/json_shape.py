@@ -170,9 +170,9 @@ def count(body: bytes, mark: bytes) -> int:
     return 1 if second < 0 else 1 + body.count(mark, second)
 
 
-def holds_many(body: bytes, maximum: int) -> bool:
-    """Return whether more than *maximum* arrays and objects may begin in a body."""
-    remaining = maximum
+def holds_many(body: bytes) -> bool:
+    """Return whether more than `NESTING` arrays and objects may begin in a body."""
+    remaining = NESTING
     for opening in (b"{", b"["):
         at = body.find(opening)  # `find` runs at the speed of memory, and `count` does not
         while at >= 0:
@@ -189,7 +189,7 @@ def is_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
 
     *arguments* are an object in it, whose texts may hold any number of brackets.
     """
-    if not holds_many(body, NESTING):
+    if not holds_many(body):
         return False
     inner = b"" if arguments is UNSET else bytes(arguments)
     at = _position(body, memoryview(inner)) if inner else -1
@@ -198,7 +198,7 @@ def is_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
         without_long_texts = without_texts(inner)
         if len(without_long_texts) < len(inner):
             fewer = b"".join((body[:at], without_long_texts, body[at + len(inner) :]))
-            if not holds_many(fewer, NESTING):
+            if not holds_many(fewer):
                 return False
     return too_deep(body)
 

@@ -25,9 +25,9 @@ def refused_url(problem: str) -> ToolFailure:
     return ToolFailure("denied", f"The URL is not allowed: {problem}.")
 
 
-def unsent(message: str, *, field: str | None = None) -> ToolFailure:
+def unsent(message: str) -> ToolFailure:
     """Return the failure for a request that cannot be sent."""
-    return ToolFailure("validation", message, field=field)
+    return ToolFailure("validation", message)
 
 
 def too_late(host: str, method: str) -> ToolFailure:

@@ -51,7 +51,7 @@ EVERYTHING_HIDDEN = HiddenArguments([(None,)])
 
 
 def described_error(
-    error: jsonschema_rs.ValidationError, hidden: HiddenArguments = NOTHING_HIDDEN
+    error: jsonschema_rs.ValidationError, hidden: HiddenArguments
 ) -> tuple[str, str]:
     """Return the argument at fault (empty if not a single one) and a sentence that says how."""
     kind = error.kind.as_dict()

@@ -101,7 +101,7 @@ def errored(
     error: Errored,
     *,
     document: bool = False,
-    declared: Capabilities = NO_CAPABILITIES,
+    declared: Capabilities,
     is_modern: bool = True,
 ) -> Exception:
     """
