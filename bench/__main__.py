@@ -8,7 +8,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -118,6 +119,11 @@ def servers_to_profile(options: argparse.Namespace) -> list[str]:
     return [name for name in options.only if name in names] or ["gatepost"]
 
 
+def print_line(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)
+
+
 def free_ports(names: Sequence[str]) -> dict[str, int]:
     """Return an unused loopback port for each name, all different."""
     sockets = [socket.socket() for _ in names]
@@ -183,7 +189,7 @@ def execute(options: argparse.Namespace, bench_plan: BenchPlan) -> int:
             return proxied(options, bench)
         if options.profile:
             return profiled(options, bench, sorted(workload_names), max(bench_plan.seconds, 5))
-        results = rounds.run(bench, bench_plan, lambda line: print(line, flush=True))
+        results = rounds.run(bench, bench_plan, print_line)
     print(f"\n{report.render(results, bench_plan.contestants)}\n")
     path = result_path(".json")
     report.save(results, this_machine(), path)
@@ -216,7 +222,7 @@ def save_profiles(profiles: Sequence[str]) -> int:
 def listened(options: argparse.Namespace, bench: RoundRunner, mint: tokens.Mint) -> int:
     """Open the streams, print, save."""
     idle_s = 5 if options.quick else 20
-    costs = listen.run(bench, mint, options.streams, idle_s, lambda line: print(line, flush=True))
+    costs = listen.run(bench, mint, options.streams, idle_s, print_line)
     print(f"\n{listen.render(costs)}\n")
     path = result_path("-listen.json")
     listen.save(costs, this_machine(), path)
@@ -233,8 +239,7 @@ def proxied(options: argparse.Namespace, bench: RoundRunner) -> int:
         print(profile)
         return save_profiles([profile])
     number = options.rounds or (1 if options.quick else 3)
-    report_progress = lambda line: print(line, flush=True)  # noqa: E731
-    costs = gateway.run(bench, number, seconds, report_progress, options.only)
+    costs = gateway.run(bench, number, seconds, print_line, options.only)
     print(f"\n{gateway.render(costs)}\n")
     path = result_path("-gateway.json")
     gateway.save(costs, this_machine(), path)
@@ -249,9 +254,7 @@ def soaked(seconds: float) -> int:
         issuer.running() as origin,
         soak.served(Path(folder_name), origin, free_port()) as (process, mint),
     ):
-        soaking = asyncio.run(
-            soak.run(process, mint, seconds, lambda line: print(line, flush=True))
-        )
+        soaking = asyncio.run(soak.run(process, mint, seconds, print_line))
     print(f"\n{soak.render(soaking)}")
     return 1 if soaking.leaks else 0
 
@@ -262,45 +265,23 @@ def signed(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
         cores.pin_load(0)
         site = checkpoints.CheckpointSite(Path(folder_name), origin, free_port(), cores)
-        costs = checkpoints.run(site, options.tenants, lambda line: print(line, flush=True))
+        costs = checkpoints.run(site, options.tenants, print_line)
     print(f"\n{checkpoints.render(costs)}")
     return 0
 
 
-def replicated(options: argparse.Namespace) -> int:
-    """Call several replicas, print, save."""
-    return several(options, "replicas", replicas.run, replicas.render, seconds=5)
-
-
-def distributed(options: argparse.Namespace) -> int:
-    """Call one to four processes on shared stores, print, save."""
-    return several(options, "processes", processes.run, processes.render, seconds=3)
-
-
-def interfered(options: argparse.Namespace) -> int:
-    """Send light calls beside heavy ones, print, save."""
-    return several(options, "interference", interference.run, interference.render, seconds=3)
-
-
-def doubled(options: argparse.Namespace) -> int:
-    """Call one and two workers, print, save."""
-    return several(options, "workers", workers.run, workers.render, seconds=3)
-
-
 def several(
-    options: argparse.Namespace,
     name: str,
     run: Callable[[replicas.Measurement], list[Sample]],
     render: Callable[[Sequence[Sample]], str],
-    *,
     seconds: int,
+    options: argparse.Namespace,
 ) -> int:
     """Measure several times, print, save; *seconds* unless the options say otherwise."""
     number = options.rounds or (1 if options.quick else 3)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
-        report_progress = lambda line: print(line, flush=True)  # noqa: E731
         measurement = replicas.Measurement(
-            Path(folder_name), origin, number, options.seconds or seconds, report_progress
+            Path(folder_name), origin, number, options.seconds or seconds, print_line
         )
         samples = run(measurement)
     print(f"\n{render(samples)}\n")
@@ -314,25 +295,14 @@ def flattened(options: argparse.Namespace) -> int:
     """Call servers of growing sizes, print, save."""
     steps = flat.steps(full=options.full, only=options.only)
     number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 3
-    report_progress = lambda line: print(line, flush=True)  # noqa: E731
     with tempfile.TemporaryDirectory(prefix="bench-") as folder_name, issuer.running() as origin:
         site = flat.FlatSite(Path(folder_name), origin, Cores.choose())
-        results = flat.run(site, steps, number, seconds, report_progress)
+        results = flat.run(site, steps, number, seconds, print_line)
     print(f"\n{flat.render(results)}\n")
     path = result_path("-flat.json")
     flat.save(results, this_machine(), path)
     print(f"Every sample: {shown_path(path)}")
     return 0
-
-
-def sized(options: argparse.Namespace) -> int:
-    """Send documents of growing sizes, print, save."""
-    return several(options, "sizes", sizes.run, sizes.render, seconds=2)
-
-
-def varied(options: argparse.Namespace) -> int:
-    """Send requests of each kind, print, save."""
-    return several(options, "requests", requests.run, requests.render, seconds=2)
 
 
 def redacted(options: argparse.Namespace) -> int:
@@ -346,15 +316,15 @@ def redacted(options: argparse.Namespace) -> int:
     return 0
 
 
-MEASUREMENTS = {
+MEASUREMENTS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "checkpoints": signed,
-    "replicas": replicated,
-    "processes": distributed,
-    "workers": doubled,
-    "interference": interfered,
+    "replicas": partial(several, "replicas", replicas.run, replicas.render, 5),
+    "processes": partial(several, "processes", processes.run, processes.render, 3),
+    "workers": partial(several, "workers", workers.run, workers.render, 3),
+    "interference": partial(several, "interference", interference.run, interference.render, 3),
     "flat": flattened,
-    "sizes": sized,
-    "requests": varied,
+    "sizes": partial(several, "sizes", sizes.run, sizes.render, 2),
+    "requests": partial(several, "requests", requests.run, requests.render, 2),
 }
 """The measurements that have an option of their own and need a load."""
 
