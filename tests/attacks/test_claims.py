@@ -15,7 +15,6 @@ pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 
 Make = Callable[[AttackedServer], str]
 LAST_SECOND = 253_402_300_799  # the last second of year 9999
-DEEP_JSON = "[" * 20_000 + "]" * 20_000
 
 
 def claim(**claims: Any) -> Make:

@@ -321,9 +321,6 @@ def verified_by_hand(export: Path, key: Path) -> subprocess.CompletedProcess[str
 AUDITED_TOOLS = "tests.audit.conftest"
 pack = Pack("audited")
 
-CALL_BEGUN = asyncio.Event()
-"""A call waits in `linger`; made for the loop of the server that runs."""
-
 
 @pack.tool(idempotent=True)
 async def write(ctx: CallContext, text: str) -> str:

@@ -64,7 +64,6 @@ def badly_signed_token(server: Server) -> str:
     return server.token(sign=f.signer(f.rsa_key("another"), "RS256"), org_id=CHOSEN_TEXT)
 
 
-OPENING_SETTING = {"setting": "issuers.tenants"}
 REFUSED_TOKEN_CASES = [
     RefusedTokenCase(
         "unknown_kind",

@@ -27,7 +27,6 @@ BOB = TenantContext(
 )
 ROBOT_CALLER = msgspec.structs.replace(BOB, subject="robot", subject_kind="client", client_id=None)
 AGENT = msgspec.structs.replace(BOB, subject="alice", actor="bob")
-UNDATED_CALLER = msgspec.structs.replace(BOB, issued_at=None)
 
 
 def ordered_revocation(
