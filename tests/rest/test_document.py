@@ -3,16 +3,12 @@
 import json
 import urllib.request
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import pytest
 from jsonschema_rs import Draft202012Validator
 from pydantic import BaseModel, Field
-from schemathesis.checks import load_all_checks
-from schemathesis.config import SchemathesisConfig
-from schemathesis.engine import Status, from_schema
-from schemathesis.engine.events import NonFatalError, ScenarioFinished
-from schemathesis.openapi import from_dict
 
 from gatepost import CallContext, Pack
 from gatepost.rest.tool_descriptions import MAX_TOOLS
@@ -111,24 +107,29 @@ def generated_requests(
     **claims: Any,
 ) -> tuple[int, set[str]]:
     """Return the number of generated requests, and what was wrong with the answers."""
-    config = SchemathesisConfig()
+    # Imported on use: it takes a second, and every process of the tests collects this file.
+    engine, events = (
+        import_module("schemathesis.engine"),
+        import_module("schemathesis.engine.events"),
+    )
+    config = import_module("schemathesis.config").SchemathesisConfig()
     config.projects.default.generation.update(max_examples=examples, deterministic=True)
     config.projects.default.update(
         headers={"Authorization": f"Bearer {server.token(**claims)}"}, request_timeout=60
     )
-    schema = from_dict(document, config=config)
+    schema = import_module("schemathesis.openapi").from_dict(document, config=config)
     schema.config.update(base_url=server.client.origin)
-    load_all_checks()
+    import_module("schemathesis.checks").load_all_checks()
     schema.config.checks.update(excluded_check_names=excluded_checks)
     sent, wrong = 0, set()
-    for event in from_schema(schema).execute():
-        if isinstance(event, NonFatalError):
+    for event in engine.from_schema(schema).execute():
+        if isinstance(event, events.NonFatalError):
             wrong.add(str(event.value))
-        if isinstance(event, ScenarioFinished):
+        if isinstance(event, events.ScenarioFinished):
             sent += len(event.recorder.interactions)
             for checks in event.recorder.checks.values():
                 for check in checks:
-                    if check.status is Status.FAILURE:
+                    if check.status is engine.Status.FAILURE:
                         wrong.add(f"{event.label}: {check.name}: {check.failure_info.failure}")
     return sent, wrong
 
