@@ -7,6 +7,7 @@ from functools import lru_cache
 import msgspec
 
 from gatepost.config.approvals import ApprovalsSettings
+from gatepost.execution.cpu_thread import computed
 from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
     Approver,
@@ -34,6 +35,7 @@ from gatepost.storage.approvals import (
 )
 from gatepost.storage.records import Records
 from gatepost.tools.offers.offer import Call, Tool
+from gatepost.tools.schemas.argument_size import may_hold_many
 
 DEFAULT_S = 86_400.0
 LONGEST_S = 30 * 86_400.0
@@ -217,7 +219,7 @@ class GrantService:
         A grant covers only calls that its approver could have approved alone. It covers none once
         the approver or the grant's caller is revoked.
         """
-        caller, now = call.caller, self._clock()
+        caller, now, is_long = call.caller, self._clock(), may_hold_many(call.arguments)
         if need.approvals > 1:
             return None
         grants = self._records.for_tenant(caller.tenant_id).grants
@@ -237,7 +239,8 @@ class GrantService:
             if details.grant.when is None:
                 covered = details.digest == call_approvals.digest
             else:
-                covered = _condition(details.grant.when).is_true(subject) is True
+                is_true = _condition(details.grant.when).is_true
+                covered = await computed(caller, is_true, subject, is_long=is_long) is True
             if covered and await grants.spend(record.id, now):
                 await self._notifier.announce("grant_used", details.grant)
                 return record.id

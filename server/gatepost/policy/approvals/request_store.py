@@ -1,9 +1,11 @@
 """The store of approval requests: it creates them and changes their state."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from gatepost.config.approvals import ApprovalsSettings
+from gatepost.execution.cpu_thread import computed
 from gatepost.policy.approvals.approval_request import (
     ApprovalDecision,
     ApprovalRequest,
@@ -37,6 +39,7 @@ from gatepost.storage.approvals import ApprovalQuery, ApprovalStore
 from gatepost.storage.records import Records
 from gatepost.tools.calls.redaction import Redaction
 from gatepost.tools.offers.offer import Call, Tool, ToolFailure
+from gatepost.tools.schemas.argument_size import may_hold_many
 
 BUSY_S = 30
 """When a caller for which too many calls wait may call again, in seconds."""
@@ -74,7 +77,8 @@ class RequestStore:
 
     async def approvals_of(self, call: Call, tool: Tool, policy: ApprovalPolicy) -> CallApprovals:
         """Return what is stored for a call."""
-        digest = self.arguments.digest(tool, call.arguments)
+        sent, is_long = call.arguments, may_hold_many(call.arguments)
+        digest = await computed(call.caller, self.arguments.digest, tool, sent, is_long=is_long)
         binding = binding_of(call, tool, digest, policy.version)
         caller = call.caller
         query = ApprovalQuery(
@@ -143,7 +147,8 @@ class RequestStore:
             raise ToolFailure("rate_limit", message, retry_after=BUSY_S)
         if waiting.of_tenant >= self._settings.max_waiting_per_tenant:
             raise ToolFailure("rate_limit", OF_TENANT, retry_after=BUSY_S)
-        request = request_of(call, tool, need, call_approvals.policy, self._redaction, now)
+        create = partial(request_of, call, tool, need, call_approvals.policy, self._redaction, now)
+        request = await computed(caller, create, is_long=may_hold_many(call.arguments))
         details = StoredRequest(
             request, call_approvals.digest, need.timeout_s, caller_variables(caller)
         )

@@ -3,9 +3,11 @@
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from gatepost.config.approvals import ApprovalsSettings
+from gatepost.execution.cpu_thread import computed
 from gatepost.policy.approvals.approval_request import (
     SCRIPT_PREFIX,
     ApprovalDecision,
@@ -44,6 +46,7 @@ from gatepost.telemetry.logs import INVISIBLE
 from gatepost.tools.calls.redaction import Redaction
 from gatepost.tools.calls.registry import Registry
 from gatepost.tools.offers.offer import Tool, ToolFailure
+from gatepost.tools.schemas.argument_size import may_hold_many
 
 MAX_REASON = 1_000
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -137,7 +140,8 @@ class ApprovalService(RequestLists):
                 raise Undecidable("The request is not what you saw any more. Look at it again.")
             if grant is not None:
                 await self.granting.check(approval, grant, edited)
-            changed = self._approved(approval, by, edited, self._cleaned(tenant, reason))
+            changes = {} if edited is None else await self._edited(approval, by, edited)
+            changed = self._approved(approval, by, changes, self._cleaned(tenant, reason))
             if await self.requests.decide("approved", changed, by):
                 break
         if grant is not None:
@@ -212,14 +216,20 @@ class ApprovalService(RequestLists):
             raise Undecidable(why)
         return approval
 
+    async def _edited(
+        self, approval: StoredApproval, by: Approver, edited: bytes
+    ) -> dict[str, Any]:
+        """Return the changes for edited arguments; raises Undecidable or TooManyWaiting."""
+        services = self.requests.arguments, self.policies, self._redaction
+        edit = partial(edited_changes, approval, edited, *services)
+        if isinstance(by, Operator):
+            return edit()  # a command serves no other requests
+        return await computed(by, edit, is_long=may_hold_many(edited))
+
     def _approved(
-        self, approval: StoredApproval, by: Approver, edited: bytes | None, reason: str
+        self, approval: StoredApproval, by: Approver, changes: dict[str, Any], reason: str
     ) -> StoredApproval:
         request, now = approval.request, self.clock()
-        changes = {}
-        if edited is not None:
-            sealer, redaction = self.requests.arguments, self._redaction
-            changes = edited_changes(approval, edited, sealer, self.policies, redaction)
         decision = ApprovalDecision(
             by=party_of(by),
             verdict="approved",

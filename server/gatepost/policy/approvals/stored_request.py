@@ -191,6 +191,8 @@ def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: by
     before = redacted = json_document.cleaned(arguments, redactor) or arguments
     if written:
         redacted = json_document.cleaned(arguments, redactor.with_values(written)) or arguments
+    if redacted is before is arguments:
+        return arguments  # nothing was redacted, so nothing is hidden
     texts = [text for _, text in written]
     if hides_words(arguments, redacted) or hides_arguments(arguments, before, redacted, texts):
         raise ToolFailure("validation", WITHHELD)
