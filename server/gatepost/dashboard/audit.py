@@ -98,7 +98,7 @@ class AuditPages:
         older = (
             f"/audit?{filter_.query(before='-'.join(map(str, next_before)))}" if next_before else ""
         )
-        return self._view.page(
+        return await self._view.page(
             "audit.html",
             page_request,
             tab="/audit",
@@ -122,14 +122,17 @@ class AuditPages:
             raise NotShown
         record = read(row)
         arguments = record.private.get("arguments")
+        tree = None
+        if arguments:
+            tree = await self._view.compute(page_request, argument_tree.read, arguments.encode())
         proof = proof_of(number, rows, await tenant_log.checkpoints())
-        return self._view.page(
+        return await self._view.page(
             "record.html",
             page_request,
             tab="/audit",
             record=record,
             proof=proof,
-            arguments=argument_tree.read(arguments.encode()) if arguments else None,
+            arguments=tree,
             before=record_id(writer, number - 1) if number > 1 else "",
             after=record_id(writer, number + 1) if await chain.rows(number, 1) else "",
         )

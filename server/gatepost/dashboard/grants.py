@@ -1,6 +1,6 @@
 """The grants page: list and revoke grants."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from urllib.parse import urlencode
 
 from gatepost.dashboard import argument_tree
@@ -44,13 +44,14 @@ class GrantsPage:
     ) -> PageResponse:
         after = place_at(page_request.query.get("after", ""))
         grants, later = await self._approvals.granting.valid_page(page_request.tenant, after)
-        return self._view.page(
+        with_arguments = await self._view.compute(page_request, _with_arguments, grants)
+        return await self._view.page(
             "grants.html",
             page_request,
             tab="/grants",
             status=status,
             problem=problem,
-            grants=list(_with_arguments(grants)),
+            grants=with_arguments,
             any_arguments=ANY_CALL,
             later=f"?{urlencode({'after': cursor_of(later)})}" if later else "",
         )
@@ -58,13 +59,14 @@ class GrantsPage:
 
 def _with_arguments(
     grants: Iterable[ApprovalGrant],
-) -> Iterator[tuple[ApprovalGrant, Node | None]]:
-    """Yield each grant with its arguments, or None if they are too long for the page."""
-    left = PAGE_BYTES
+) -> list[tuple[ApprovalGrant, Node | None]]:
+    """Return each grant with its arguments, or None if they are too long for the page."""
+    remaining, nodes = PAGE_BYTES, list[tuple[ApprovalGrant, Node | None]]()
     for grant in grants:
         size = len(grant.arguments)
-        if size > min(SHOWN_BYTES, left):
-            yield grant, None
+        if size > min(SHOWN_BYTES, remaining):
+            nodes.append((grant, None))
         else:
-            left -= size
-            yield grant, argument_tree.read(grant.arguments)
+            remaining -= size
+            nodes.append((grant, argument_tree.read(grant.arguments)))
+    return nodes

@@ -57,7 +57,7 @@ class HistoryPage:
         if query.get("before"):
             before = await self._approvals.get(page_request.tenant, query["before"])
         requests, last = await self._page(page_request.tenant, filter_, before)
-        return self._view.page(
+        return await self._view.page(
             "history.html",
             page_request,
             tab="/history",

@@ -33,7 +33,7 @@ class InboxPage:
             return PageResponse(location="/operations")
         after = place_at(page_request.query.get("after", ""))
         page = await self._approvals.waiting_page(page_request.tenant, after)
-        return self._view.page(
+        return await self._view.page(
             "waiting.html", page_request, tab="", is_first=after is None, **page_values(page)
         )
 
@@ -44,7 +44,8 @@ class InboxPage:
     async def _events(self, page_request: PageRequest) -> AsyncIterator[ServerSentEvent]:
         async for page in self._live.watch(page_request.tenant):
             values = {"requests": None} if page is None else page_values(page)
-            yield ServerSentEvent("inbox", self._view.render("inbox.html", page_request, **values))
+            part = await self._view.part("inbox.html", page_request, **values)
+            yield ServerSentEvent("inbox", part)
 
 
 def page_values(page: WaitingPage) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class OperationsPage:
         user = page_request.user
         log.info("operations_shown", extra={"issuer": user.issuer, "subject": user.subject})
         process_reports = await self._read(now)
-        return self._view.page(
+        return await self._view.page(
             "operations.html",
             page_request,
             tab="/operations",

@@ -14,6 +14,7 @@ from gatepost.dashboard.location import DashboardLocation, DashboardPaths, valid
 from gatepost.dashboard.page import DECIDERS, NotShown, PageRequest, PageResponse, PageRoute
 from gatepost.dashboard.page_response import ResponseSender
 from gatepost.dashboard.templating import TOKEN_FIELD, TOKEN_HEADER, Templates
+from gatepost.execution.cpu_thread import TooManyWaiting
 from gatepost.http.body import ClientDisconnected, TooLarge, read_body
 from gatepost.http.checks import authorities
 from gatepost.http.edge import peer_of
@@ -52,6 +53,9 @@ CROSS_SITE_FORM = PageRefused(
 ABSENT = PageRefused(404, "Page not found", "The page does not exist, or its content was deleted.")
 TOO_MANY_WINDOWS = PageRefused(
     503, "Too many open windows", "Close some dashboard windows, then reload this page."
+)
+TOO_MANY_REQUESTS = PageRefused(
+    503, "Too many requests at once", "Wait a moment, then reload this page."
 )
 
 
@@ -160,6 +164,8 @@ class CheckedPage:
             answer = await handler(page_request)
         except NotShown:
             raise ABSENT from None
+        except TooManyWaiting:
+            raise TOO_MANY_REQUESTS from None
         if answer.signs_out:
             await self._sign_out(paths, session, scope, reply)
             return

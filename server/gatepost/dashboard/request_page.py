@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from gatepost.dashboard import argument_form, argument_tree
-from gatepost.dashboard.argument_form import Field
+from gatepost.dashboard.argument_form import Field, FilledForm
 from gatepost.dashboard.difference import difference
 from gatepost.dashboard.file_preview import FilePreviews
 from gatepost.dashboard.grant_form import GrantFormPart, grant_form_of
@@ -45,7 +45,8 @@ class RequestPage:
         """Show the request, or a form to edit its arguments."""
         request = await self._find_request(page_request)
         if page_request.query.get("edit") and _can_edit(request):
-            return await self._page(page_request, request, fields=self._fields(request))
+            fields = await self._view.compute(page_request, self._fields, request)
+            return await self._page(page_request, request, fields=fields)
         return await self._page(page_request, request)
 
     async def approve(self, page_request: PageRequest) -> PageResponse:
@@ -77,7 +78,8 @@ class RequestPage:
         if not _can_edit(request):
             problem = self._approvals.objection(request, page_request.user) or DECIDED
             return await self._page(page_request, request, status=409, problem=problem)
-        filled = argument_form.filled(self._fields(request), page_request.form)
+        form = page_request.form
+        filled = await self._view.compute(page_request, self._filled, request, form)
         entered: dict[str, Any] = {
             "fields": filled.fields,
             "comment": _text(page_request, "comment"),
@@ -85,7 +87,8 @@ class RequestPage:
         if filled.errors:
             return await self._page(page_request, request, status=422, **entered)
         try:
-            await self._approve(page_request, edited=filled.encoded(request.arguments))
+            edited = await self._view.compute(page_request, filled.encoded, request.arguments)
+            await self._approve(page_request, edited=edited)
         except Undecidable as problem:
             return await self._refused(page_request, str(problem), **entered)
         return _decided(page_request)
@@ -138,16 +141,17 @@ class RequestPage:
             if now is None or _state(now) != known_state:
                 if now is not None:
                     known_state = _state(now)
-                yield ServerSentEvent("state", self._state_of(page_request, now, address(request)))
+                part = await self._state_of(page_request, now, address(request))
+                yield ServerSentEvent("state", part)
             if now is None or now.state != "waiting":
                 # The page closes the stream at this event; at any other end it would reconnect.
                 yield ServerSentEvent("end", "")
                 return
 
-    def _state_of(
+    async def _state_of(
         self, page_request: PageRequest, request: ApprovalRequest | None, where: str
     ) -> str:
-        return self._view.render("state.html", page_request, request=request, address=where)
+        return await self._view.part("state.html", page_request, request=request, address=where)
 
     async def _find_request(self, page_request: PageRequest) -> ApprovalRequest:
         request = await self._approvals.get(page_request.tenant, _id(page_request))
@@ -161,7 +165,7 @@ class RequestPage:
         """Return the page again with the reason, keeping everything that the approver entered."""
         request = await self._approvals.get(page_request.tenant, _id(page_request))
         if request is None:
-            return self._view.page("gone.html", page_request, tab="", status=409, why=problem)
+            return await self._view.page("gone.html", page_request, tab="", status=409, why=problem)
         return await self._page(page_request, request, status=409, problem=problem, **values)
 
     async def _page(  # noqa: PLR0913  # each is a state of the page
@@ -195,14 +199,10 @@ class RequestPage:
             "address": address(request),
             "known": _state(request),
         }
-        if request.kind == "script":
-            values |= _script(request)
-        else:
-            values |= {
-                "arguments": argument_tree.read(request.arguments),
-                "edited": argument_tree.read(request.edited) if request.edited else None,
-                "target": await self._targets.preview(request, tool) if is_open else None,
-            }
+        read = _script if request.kind == "script" else _arguments
+        values |= await self._view.compute(page_request, read, request)
+        is_previewed = is_open and request.kind == "call"
+        values["target"] = await self._targets.preview(request, tool) if is_previewed else None
         values["after_all"] = (
             request.kind == "script"
             and request.state == "rejected"
@@ -212,7 +212,10 @@ class RequestPage:
             page = await self._approvals.waiting_page(page_request.tenant)
             values["others"] = f"{PAGE} or" if page.later else len(page.requests)
         tab = "" if is_open else "/history"
-        return self._view.page("request.html", page_request, tab=tab, status=status, **values)
+        return await self._view.page("request.html", page_request, tab=tab, status=status, **values)
+
+    def _filled(self, request: ApprovalRequest, form: Mapping[str, str]) -> FilledForm:
+        return argument_form.filled(self._fields(request), form)
 
     def _fields(self, request: ApprovalRequest) -> list[Field]:
         tool = self._tools().get(request.tool)
@@ -260,5 +263,11 @@ def _script(request: ApprovalRequest) -> dict[str, object]:
     return {
         "content": argument_tree.tree(content),
         "change": None if before is None else difference(before, content),
-        "target": None,
+    }
+
+
+def _arguments(request: ApprovalRequest) -> dict[str, object]:
+    return {
+        "arguments": argument_tree.read(request.arguments),
+        "edited": argument_tree.read(request.edited) if request.edited else None,
     }

@@ -2,12 +2,17 @@
 
 import time
 from collections.abc import Callable, Container
+from functools import partial
+from typing import Any, TypeVar
 
 import jinja2
 import markupsafe
 
 from gatepost.dashboard.labels import NAVIGATION, add_filters
 from gatepost.dashboard.page import PageRequest, PageResponse
+from gatepost.execution.cpu_thread import in_cpu_thread
+
+T = TypeVar("T")
 
 TOKEN_FIELD = "csrf"  # noqa: S105 - the field's name
 """The form field that carries the session's token."""
@@ -64,7 +69,7 @@ class Templates:
         """
         return self._draw(name, base, page_request=None, csrf=csrf, **values)
 
-    def page(
+    async def page(
         self,
         name: str,
         page_request: PageRequest,
@@ -73,8 +78,29 @@ class Templates:
         status: int = 200,
         **values: object,
     ) -> PageResponse:
-        """Return the page of a template; *tab* is its path in the navigation."""
-        return PageResponse(status=status, html=self.render(name, page_request, tab=tab, **values))
+        """
+        Return the page of a template; *tab* is its path in the navigation.
+
+        Raises TooManyWaiting if the user requests too many pages at once.
+        """
+        render = partial(self.render, name, page_request, tab=tab, **values)
+        return PageResponse(status=status, html=await self.compute(page_request, render))
+
+    async def part(self, name: str, page_request: PageRequest, **values: object) -> str:
+        """Return a part of a page, for htmx."""
+        render = partial(self.render, name, page_request, **values)
+        # Not refused: each open page waits for one part at a time, and open pages are limited.
+        return await in_cpu_thread(page_request.user, render, bounded=False)
+
+    async def compute(
+        self, page_request: PageRequest, function: Callable[..., T], *arguments: Any
+    ) -> T:
+        """
+        Return what *function* computes for a page; raises TooManyWaiting as `page` does.
+
+        A caller may have made the arguments that a page shows take long.
+        """
+        return await in_cpu_thread(page_request.user, function, *arguments)
 
     def _draw(self, name: str, base: str, **values: object) -> str:
         def token_field() -> markupsafe.Markup:

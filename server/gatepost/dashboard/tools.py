@@ -109,7 +109,7 @@ class ToolsPage:
             )
             for tool in tools
         ]
-        return self._view.page(
+        return await self._view.page(
             "tools.html",
             page_request,
             tab="/tools",

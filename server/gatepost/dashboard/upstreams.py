@@ -149,7 +149,7 @@ class UpstreamsPage:
                 )
             )
         agents = await self._upstreams.agents.agents(page_request.tenant)
-        return self._view.page(
+        return await self._view.page(
             "upstreams.html",
             page_request,
             tab="/upstreams",

@@ -99,7 +99,7 @@ class UsagePage:
         levels = await self._limits.levels(
             page_request.tenant, tools=sorted(self._tools()), callers=callers
         )
-        return self._view.page(
+        return await self._view.page(
             "usage.html",
             page_request,
             tab="/usage",
