@@ -45,7 +45,8 @@ def holds_content(hint: Any) -> bool:
 def is_content(value: Any) -> bool:
     """Return whether a returned value is content, or a list or tuple with some."""
     if isinstance(value, list | tuple):
-        return any(isinstance(item, CONTENT_TYPES) for item in value)
+        # By their types, because a long list has few of them.
+        return any(issubclass(kind, CONTENT_TYPES) for kind in {*map(type, value)})
     return isinstance(value, CONTENT_TYPES)
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from gatepost.tools.authoring.dependency import injected
+from gatepost.tools.authoring.dependency import converting
 from gatepost.tools.authoring.fastmcp_server import offers_of_server
 from gatepost.tools.authoring.function import (
     OfferOptions,
@@ -29,7 +29,6 @@ from gatepost.tools.authoring.pack_sources import (
 from gatepost.tools.authoring.prompt import PromptFunction, prompt
 from gatepost.tools.authoring.resource import ResourceFunction, ResourceOptions, document
 from gatepost.tools.authoring.results import (
-    invoking,
     returned_by,
 )
 from gatepost.tools.authoring.schema import arguments_of
@@ -200,7 +199,7 @@ class Pack:
                     output_schema=returned.schema,
                     check=arguments.check,
                     reads_texts=arguments.reads_texts,
-                    invoke=invoking(injected(function), returned.answer),
+                    invoke=converting(function, returned.answer),
                 ),
             )
             return function

@@ -11,7 +11,7 @@ import msgspec
 from pydantic_core import to_json
 
 from gatepost.documents.json_shape import decoded
-from gatepost.tools.authoring.dependency import injected
+from gatepost.tools.authoring.dependency import converting, injected
 from gatepost.tools.authoring.encoded_json import checked_blocks
 from gatepost.tools.authoring.function import OfferOptions, awaited, common_members, description_of
 from gatepost.tools.authoring.results import labelled
@@ -148,10 +148,14 @@ def document(
     parameters = set(texts.schema["properties"])
     if parameters != set(template.names if template else ()):
         raise TypeError(f"{function.__name__}: its parameters and the variables of {uri} differ")
-    work = awaited(injected(function))
+
+    def convert(value: Any, uri: str) -> Outcome:
+        return Outcome(contents(value, uri, mime_type))
+
+    work = converting(function, convert)
 
     async def read_it(ctx: CallContext, read: tuple[str, Mapping[str, Any]]) -> Outcome:
-        return Outcome(contents(await work(ctx, **read[1]), read[0], mime_type))
+        return await work(ctx, read[1], read[0])
 
     invoke = labelled(read_it, options.get("untrusted"))
     if template is None:

@@ -12,7 +12,6 @@ from typing_extensions import TypedDict, is_typeddict
 
 from gatepost.documents.json_shape import decoded
 from gatepost.tools.authoring.encoded_json import checked_json, checked_value, holds_encoded
-from gatepost.tools.authoring.function import awaited
 from gatepost.tools.authoring.generated_schema import schema_of, simplify
 from gatepost.tools.authoring.mixed_content import blocks, encoded, holds_content, is_content
 from gatepost.tools.authoring.type_adapter import adapter_of
@@ -72,16 +71,6 @@ def returned_by(
     if is_object:
         return ReturnConversion(lambda value: structured(_dump(adapter, value)), schema)
     return ReturnConversion(lambda value: wrapped(_dump(adapter, {RESULT: value})), schema)
-
-
-def invoking(function: Callable[..., Any], answer: ToOutcome) -> Invoke:
-    """Return what calls a tool function with its arguments and converts its return value."""
-    work = awaited(function)
-
-    async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
-        return answer(await work(ctx, **arguments))
-
-    return invoke
 
 
 def text(value: str) -> Outcome:

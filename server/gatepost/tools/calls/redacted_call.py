@@ -23,6 +23,7 @@ from gatepost.redaction.stream import RedactedStream
 from gatepost.secrets.names import REFERENCE_PREFIX
 from gatepost.tools.authoring.encoded_json import checked_value
 from gatepost.tools.calls.redaction import (
+    MANY_BLOCKS,
     ONLY_TOKENS,
     Redaction,
     answer_without,
@@ -30,7 +31,7 @@ from gatepost.tools.calls.redaction import (
     is_harmless,
     request_without,
 )
-from gatepost.tools.calls.truncation import UNENCODABLE
+from gatepost.tools.calls.truncation import UNENCODABLE, truncate
 from gatepost.tools.context.client import (
     LEVELS,
     MAX_LOG_BYTES,
@@ -128,24 +129,26 @@ class RedactedCall(msgspec.Struct, eq=False):
                 )
         return self.written
 
-    async def redact(self, outcome: Outcome) -> Outcome:
-        """Return the outcome without secrets; a long one is searched in a thread."""
-        return self.promptly(outcome) or await self.redact_in_thread(outcome)
+    async def redact(self, outcome: Outcome, max_bytes: int | None = None) -> Outcome:
+        """Return the outcome without secrets and cut; a long one is searched in a thread."""
+        if (clean := self.promptly(outcome)) is not None:
+            return clean if max_bytes is None else truncate(clean, self.offer, max_bytes)
+        work, caller = self._long_outcome, self.call.caller
+        return await in_cpu_thread(caller, work, outcome, max_bytes, bounded=False)
 
-    async def redact_in_thread(self, outcome: Outcome) -> Outcome:
-        """Redact an outcome in a thread, if it is too long for `promptly`."""
-        return await in_cpu_thread(self.call.caller, self._long_outcome, outcome, bounded=False)
-
-    def _long_outcome(self, outcome: Outcome) -> Outcome:
-        """Redact an outcome that was found too long for `promptly`."""
-        if is_harmless(outcome, self.now(), sys.maxsize, promptly=False):
-            return outcome  # true for nearly all, at half the cost of decoding its members
-        return self.outcome(outcome)
+    def _long_outcome(self, outcome: Outcome, max_bytes: int | None) -> Outcome:
+        """Redact and cut an outcome that was found too long for `promptly`."""
+        # True for nearly all, at half the cost of decoding its members.
+        if not is_harmless(outcome, self.now(), sys.maxsize, promptly=False):
+            outcome = self.outcome(outcome)
+        return outcome if max_bytes is None else truncate(outcome, self.offer, max_bytes)
 
     def promptly(self, outcome: Outcome) -> Outcome | None:
         """Redact an outcome at once; return None if that would take too long."""
         if is_harmless(outcome, self.now()):
             return outcome
+        if len(outcome.content) > MANY_BLOCKS:
+            return None
         text = outcome.content[0].get("text") if len(outcome.content) == 1 else None
         if isinstance(text, str) and len(text) > PROMPT_BYTES:
             return None  # it is too long in any form, so it need not be encoded

@@ -28,6 +28,8 @@ MANY_SECRETS = 100
 """From this number of secrets on, a redactor is made in a thread; each takes 0.2 ms."""
 MAX_MADE = 1_000
 """The number of cached redactors."""
+MANY_BLOCKS = 1_000
+"""An outcome of more content blocks is searched in a thread, even if they are short."""
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
@@ -166,8 +168,8 @@ def is_harmless(
     label, value = outcome.untrusted, outcome.structured
     if label is not None and cleaned_text(label, redactor) != label:
         return False
-    text = _only_text(outcome)
-    if text is None or len(text) > max_bytes:
+    text = _only_text(outcome, max_bytes)
+    if text is None:
         return False
     if value is UNSET:
         return _is_clear(text, redactor, redactor.clear, promptly=promptly)
@@ -188,8 +190,8 @@ def is_harmless(
     return _is_clear(text, redactor, redactor.clear, promptly=promptly)
 
 
-def _only_text(outcome: Outcome) -> bytes | None:
-    """Return the text of an outcome that consists of one text; None for any other."""
+def _only_text(outcome: Outcome, max_bytes: int) -> bytes | None:
+    """Return the text of an outcome that consists of one text; None for any other or longer one."""
     content = outcome.content
     if len(content) != 1 or outcome.failure is not None:
         return None
@@ -197,10 +199,13 @@ def _only_text(outcome: Outcome) -> bytes | None:
     text = block.get("text")
     if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
         return None
+    if len(text) > max_bytes:
+        return None  # nor is it encoded, which takes milliseconds
     try:
-        return text.encode()
+        encoded = text.encode()
     except UnicodeEncodeError:
         return None  # a lone surrogate, as in invalid file names
+    return encoded if len(encoded) <= max_bytes else None
 
 
 def _is_clear(

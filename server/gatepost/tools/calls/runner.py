@@ -29,7 +29,7 @@ from gatepost.tools.calls.stage import (
     StageFunction,
 )
 from gatepost.tools.calls.tool_deadline import ToolDeadline
-from gatepost.tools.calls.truncation import encodable_failure, safe_text_bytes, truncate
+from gatepost.tools.calls.truncation import encodable_failure, safe_text_bytes
 from gatepost.tools.context.call_context import ToolServices
 from gatepost.tools.context.client import (
     NO_CLIENT,
@@ -259,8 +259,7 @@ class Runner:
                 outcome, redactor, self._prompt_bytes
             ):
                 return outcome  # true for nearly all outcomes, without encoding them
-            clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
-            return truncate(clean, offer, self.max_result_bytes)
+            return await redacted.redact(outcome, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
             if is_cancelled():
                 raise
@@ -274,8 +273,7 @@ class Runner:
             redacted.over = True
             CURRENT_CALL.set(outer)
             del RUNNING_CALLS[running]
-        clean = redacted.promptly(outcome) or await redacted.redact_in_thread(outcome)
-        return truncate(clean, offer, self.max_result_bytes)
+        return await redacted.redact(outcome, self.max_result_bytes)
 
     def allowed(self, call: Call) -> Offer:
         """
