@@ -1,11 +1,13 @@
 """Caching hints are on every result that a client may cache, and always `private`."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.request import NO_PARAMS
+from gatepost_authz.caller import TenantContext
 from tests.mcp.conftest import pack
 from tests.support.endpoint import META, VERSION, EndpointClient, a_caller
 from tests.support.endpoint_clients import REVISIONS, ask
@@ -156,10 +158,12 @@ def test_c_08_a_list_is_encoded_once_per_permission_set() -> None:
     small, large = EndpointClient([pack.tools["stamp"]]), EndpointClient(many_tools.offers)
 
     def second(client: EndpointClient) -> int:
-        listing = client.server.listing
-        listing.page("tools", a_caller(), NO_PARAMS, VERSION)
+        def list_for(caller: TenantContext) -> None:
+            asyncio.run(client.server.listing.page("tools", caller, NO_PARAMS, VERSION))
+
+        list_for(a_caller())
         bob = a_caller(subject="bob", scopes=frozenset({"x"}))
-        return count_lines(lambda: listing.page("tools", bob, NO_PARAMS, VERSION))
+        return count_lines(lambda: list_for(bob))
 
     assert second(large) == second(small)
 

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import UNSET
 
+from gatepost.execution.cpu_thread import in_cpu_thread
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.request import Params
 from gatepost.mcp.responses import completed
@@ -167,9 +168,22 @@ class OfferLists:
             WeakKeyDictionary()
         )
 
-    def page(self, member: Member, caller: TenantContext, params: Params, revision: str) -> bytes:
+    async def prepare(self, member: Member, caller: TenantContext, revision: str) -> EncodedList:
+        """Return the list; a long one is encoded in a thread at its first request."""
+        visible = self._registry.visible(caller)
+        if len(_offers(visible, member)) <= self.page_size:
+            return self.encoded_list(member, caller, revision)
+        lists = self._lists_of(visible)
+        if (member, revision) not in lists:
+            work = in_cpu_thread(caller, self._list, visible, member, revision, bounded=False)
+            lists[member, revision] = await work
+        return lists[member, revision]
+
+    async def page(
+        self, member: Member, caller: TenantContext, params: Params, revision: str
+    ) -> bytes:
         """Return one page of a list; raises JsonRpcError for a cursor issued for another list."""
-        encoded = self.encoded_list(member, caller, revision)
+        encoded = await self.prepare(member, caller, revision)
         if len(encoded.keys) <= self.page_size and params.cursor in (UNSET, None):
             return encoded.single_page
         return self._paged(member, caller, params, revision, encoded)
@@ -220,15 +234,19 @@ class OfferLists:
     def encoded_list(self, member: Member, caller: TenantContext, revision: str) -> EncodedList:
         """Return the list; it is encoded at a permission set's first request."""
         visible = self._registry.visible(caller)
+        lists = self._lists_of(visible)
+        encoded = lists.get((member, revision))
+        if encoded is None:
+            encoded = lists[member, revision] = self._list(visible, member, revision)
+        return encoded
+
+    def _lists_of(self, visible: OfferSet) -> dict[tuple[Member, str], EncodedList]:
         lists = self._encoded.get(visible)
         if lists is None:
             if len(self._encoded) >= REMEMBERED_SETS:
                 del self._encoded[next(iter(self._encoded))]
             lists = self._encoded[visible] = {}
-        encoded = lists.get((member, revision))
-        if encoded is None:
-            encoded = lists[member, revision] = self._list(visible, member, revision)
-        return encoded
+        return lists
 
     def _list(self, visible: OfferSet, member: Member, revision: str) -> EncodedList:
         offers = _offers(visible, member)

@@ -34,7 +34,7 @@ async def ping(server: McpServer, ask: McpRequest) -> bytes:
 async def list_tools(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `tools/list`."""
     await server.registry.prepare(ask.caller)
-    return server.listing.page("tools", ask.caller, ask.params, ask.revision)
+    return await server.listing.page("tools", ask.caller, ask.params, ask.revision)
 
 
 class Method(msgspec.Struct, frozen=True):

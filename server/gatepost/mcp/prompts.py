@@ -16,7 +16,7 @@ _encode = msgspec.json.encode
 async def list_prompts(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `prompts/list`."""
     await server.registry.prepare(ask.caller)
-    return server.listing.page("prompts", ask.caller, ask.params, ask.revision)
+    return await server.listing.page("prompts", ask.caller, ask.params, ask.revision)
 
 
 @counted

@@ -37,7 +37,9 @@ async def list_documents(server: McpServer, ask: McpRequest) -> bytes:
     if not usable:
         await server.count(ask.caller)
         await server.registry.prepare(ask.caller)
-        return server.listing.page("resources", ask.caller, ask.params, ask.revision)
+        return await server.listing.page("resources", ask.caller, ask.params, ask.revision)
+    await server.listing.prepare("resources", ask.caller, ask.revision)
+    await server.registry.prepare(ask.caller)
     last = server.listing.last_uri(ask.caller, ask.params, ask.revision)
     entries: dict[str, Mapping[str, Any]] = {}
     for lister in usable:
@@ -55,7 +57,7 @@ async def list_documents(server: McpServer, ask: McpRequest) -> bytes:
 async def list_templates(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `resources/templates/list`."""
     await server.registry.prepare(ask.caller)
-    return server.listing.page("resourceTemplates", ask.caller, ask.params, ask.revision)
+    return await server.listing.page("resourceTemplates", ask.caller, ask.params, ask.revision)
 
 
 @counted

@@ -17,7 +17,7 @@ _encode = msgspec.json.encode
 async def list_skills(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `skills/list`."""
     await server.registry.prepare(ask.caller)
-    return server.listing.page("skills", ask.caller, ask.params, ask.revision)
+    return await server.listing.page("skills", ask.caller, ask.params, ask.revision)
 
 
 @counted

@@ -12,6 +12,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.offers.offer import Offer
 from gatepost.tools.offers.offer_kinds import ResourceOffer, Template
 from gatepost.tools.offers.server_instructions import ServerInstructions
+from gatepost.tools.offers.template_index import TemplateIndex
 from gatepost.tools.offers.tenant_offers import Agent, TenantOffers
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.catalogue import Catalogue, LeftOut, same_content
@@ -34,7 +35,12 @@ AGAIN_S = 0.1
 """How long a snapshot may be used that became outdated while it was read."""
 NO_OFFERS = TenantOffers()
 
+MAX_COMPARED = 100
+"""A resource whose URI begins as more templates of another server do belongs to that server."""
+
 Built = tuple[UpstreamServer, Catalogue, ServerOffers]
+MergedOffers = tuple[tuple[Offer, ...], dict[str, tuple[LeftOut, ...]]]
+"""The offers of several servers together, and what of each server is left out."""
 Key = TypeVar("Key", str, tuple[str, Principal])
 
 
@@ -177,12 +183,9 @@ class UpstreamOffers:
                 self._in_use.request_catalogue(server, catalogue_owner)
         # A caller's snapshot shares the offers of the servers that show all callers the same.
         built_before = {**self._tenants[tenant].built} if tenant in self._tenants else {}
-        snapshot.built = await asyncio.to_thread(
+        snapshot.built, (offers, snapshot.left_out) = await asyncio.to_thread(
             self._built, {**built_before, **snapshot.built}, catalogues
         )
-        built = [offers_of_server for _, _, offers_of_server in snapshot.built.values()]
-        offers, left_out = merged(built)
-        snapshot.left_out = left_out
         ttl_ms = min((catalogue.ttl_ms for _, catalogue in catalogues), default=None)
         rebuilt = TenantOffers(
             offers,
@@ -206,8 +209,12 @@ class UpstreamOffers:
         self,
         built_before: Mapping[str, Built],
         catalogues: Sequence[tuple[UpstreamServer, Catalogue]],
-    ) -> dict[str, Built]:
-        """Return the offers of each server; those that did not change stay the same objects."""
+    ) -> tuple[dict[str, Built], MergedOffers]:
+        """
+        Return the offers of each server, and those of all together.
+
+        Offers that did not change stay the same objects.
+        """
         built: dict[str, Built] = {}
         for server, catalogue in catalogues:
             before = built_before.get(server.id)
@@ -216,12 +223,10 @@ class UpstreamOffers:
             else:
                 offers = server_offers(server, catalogue, self._calls)
                 built[server.id] = (server, catalogue, offers)
-        return built
+        return built, merged(of_server for _, _, of_server in built.values())
 
 
-def merged(
-    servers: Iterable[ServerOffers],
-) -> tuple[tuple[Offer, ...], dict[str, tuple[LeftOut, ...]]]:
+def merged(servers: Iterable[ServerOffers]) -> MergedOffers:
     """
     Return the offers of several servers together, and what of each is left out.
 
@@ -230,7 +235,7 @@ def merged(
     (`VisibleOffers`).
     """
     owners: dict[tuple[str, str], str] = {}
-    templates: list[tuple[str, Template]] = []
+    templates = TemplateIndex[str]()
     offers: list[Offer] = []
     left_out: dict[str, tuple[LeftOut, ...]] = {}
     names: set[str] = set()
@@ -239,7 +244,7 @@ def merged(
         name = of_server.server.name
         accepted: list[Offer] = []
         for offer in of_server.offers if name not in names else ():
-            owner = owners.get((offer.kind, offer.key)) or _owner(offer, name, templates)
+            owner = owners.get((offer.kind, offer.key)) or _owner(offer, templates)
             if owner is not None:
                 problems.append(_left_out(offer, owner))
                 continue
@@ -249,24 +254,21 @@ def merged(
             reason = "another server of this name is in the configuration"
             problems.append(LeftOut(section="tools", key="", reason=reason))
         names.add(name)
-        templates += [(name, offer) for offer in accepted if isinstance(offer, Template)]
+        for offer in accepted:
+            if isinstance(offer, Template):
+                templates.add(offer.template, name)
         offers += accepted
         left_out[of_server.server.id] = tuple(problems)
     return tuple(offers), left_out
 
 
-def _owner(offer: Offer, name: str, templates: Sequence[tuple[str, Template]]) -> str | None:
-    """Return the other owner of a template that has the same URIs, or None."""
-    for owner, template in templates:
-        if owner == name:
-            continue
-        if isinstance(offer, ResourceOffer) and template.template.match(offer.uri) is not None:
-            return owner
-        if isinstance(offer, Template):
-            heads = offer.template.head, template.template.head
-            if heads[0].startswith(heads[1]) or heads[1].startswith(heads[0]):
-                return owner
-    return None
+def _owner(offer: Offer, templates: TemplateIndex[str]) -> str | None:
+    """Return the other server with a template that has the same URIs, or None."""
+    if isinstance(offer, ResourceOffer):
+        return next(templates.matching(offer.uri, MAX_COMPARED), None)
+    return (
+        next(templates.related(offer.template.head), None) if isinstance(offer, Template) else None
+    )
 
 
 def _left_out(offer: Offer, owner: str) -> LeftOut:

@@ -1,5 +1,6 @@
 """Register offers, and find those that a caller can see."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from typing import TypeVar, cast
@@ -25,6 +26,9 @@ from gatepost_authz.caller import TenantContext
 # A permission set is a set of scopes. The cache is bounded, because an issuer might put a new scope
 # into every token.
 REMEMBERED_SETS = 1024
+
+MANY_OFFERS = 200
+"""Of a tenant with more offers, what its callers see is found out in a thread."""
 
 Required = frozenset[str]
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
@@ -92,6 +96,9 @@ class Registry:
         self._enabled = OfferIndex(entries_of(tuple(ordered)) if source is not None else ())
         # Cached by snapshot, so that the cached objects are dropped with it.
         self._visible_offers: WeakKeyDictionary[TenantOffers, VisibleOffers] = WeakKeyDictionary()
+        self._making: WeakKeyDictionary[TenantOffers, asyncio.Future[VisibleOffers]] = (
+            WeakKeyDictionary()
+        )
 
     @property
     def offers(self) -> list[Offer]:
@@ -106,8 +113,15 @@ class Registry:
 
         Await this before you ask for offers. Without it, the other methods raise StoreUnavailable.
         """
-        if self.source is not None and self.source.at_hand(caller) is None:
-            await self.source.load(caller)
+        if self.source is None:
+            return
+        tenant_offers = self.source.at_hand(caller) or await self.source.load(caller)
+        if len(tenant_offers.entries) > MANY_OFFERS and tenant_offers not in self._visible_offers:
+            making = self._making.get(tenant_offers)
+            if making is None:  # else another caller of the tenant waits for the same
+                work = asyncio.to_thread(self._make_visible, tenant_offers)
+                making = self._making[tenant_offers] = asyncio.ensure_future(work)
+            self._visible_offers[tenant_offers] = await asyncio.shield(making)
 
     def offer(self, kind: OfferKind, key: str, caller: TenantContext) -> Offer:
         """Return the offer of that name or URI if the caller can reach it; raises Unknown."""
@@ -200,10 +214,13 @@ class Registry:
     def _visible_to(self, tenant_offers: TenantOffers) -> VisibleOffers:
         visible = self._visible_offers.get(tenant_offers)
         if visible is None:
-            visible = self._visible_offers[tenant_offers] = VisibleOffers(
-                self._enabled, tenant_offers, search=self._search, obtainable=self._limited
-            )
+            visible = self._visible_offers[tenant_offers] = self._make_visible(tenant_offers)
         return visible
+
+    def _make_visible(self, tenant_offers: TenantOffers) -> VisibleOffers:
+        return VisibleOffers(
+            self._enabled, tenant_offers, search=self._search, obtainable=self._limited
+        )
 
 
 def _checked(offers: tuple[AnyOffer, ...]) -> dict[str, AnyOffer]:

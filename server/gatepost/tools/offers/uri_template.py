@@ -84,8 +84,10 @@ class UriTemplate:
 
     def match(self, uri: str) -> dict[str, str] | None:
         """Return the decoded values of the variables; None if *uri* does not match."""
-        if not uri.startswith(self.head) or not is_uri(uri):
-            return None
+        return self.match_valid(uri) if uri.startswith(self.head) and is_uri(uri) else None
+
+    def match_valid(self, uri: str) -> dict[str, str] | None:
+        """Return the same for a valid URI that begins with `head`."""
         path, mark, query = uri.partition("?")
         values = _queried(query, self.query) if mark else {}
         if values is None:

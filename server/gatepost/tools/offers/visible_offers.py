@@ -1,23 +1,26 @@
 """Find what the callers of one tenant can reach: the enabled offers, then the tenant's own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from gatepost.tools.offers.app_calls import app_tools, with_own_pages
 from gatepost.tools.offers.offer import WORDS, Offer, OfferKind, Tool
 from gatepost.tools.offers.offer_kinds import ResourceOffer, Template
 from gatepost.tools.offers.offer_set import OfferSet
 from gatepost.tools.offers.server_instructions import joined_instructions
+from gatepost.tools.offers.template_index import TemplateIndex
 from gatepost.tools.offers.tenant_offers import Agent, OwnedOffer, TenantOffers, by_weight
 from gatepost_authz.caller import TenantContext
 
 REMEMBERED_SETS = 256
 """Permission sets of one snapshot whose lists are kept."""
+MAX_COMPARED = 100
+"""A page whose URI begins as more templates do counts as the page of all their servers."""
 
 
 class OfferIndex:
     """Offers by kind and name or URI; templates by how specific they are."""
 
-    __slots__ = ("by_key", "entries", "templates")
+    __slots__ = ("by_key", "entries", "template_keys", "templates")
 
     def __init__(self, entries: Iterable[OwnedOffer]) -> None:
         self.entries = tuple(entries)
@@ -25,24 +28,25 @@ class OfferIndex:
         for entry in self.entries:
             if not isinstance(entry.offer, Template):
                 self.by_key[entry.offer.kind][entry.offer.key] = entry
-        templates = [entry for entry in self.entries if isinstance(entry.offer, Template)]
-        self.templates: Sequence[tuple[OwnedOffer, Template]] = [
-            (entry, entry.offer)
-            for entry in sorted(templates, key=by_weight)
-            if isinstance(entry.offer, Template)
-        ]
+        self.template_keys = set[str]()
+        self.templates = TemplateIndex[tuple[OwnedOffer, Template]]()
+        """The most specific ones first."""
+        for entry in sorted(self.entries, key=by_weight):
+            if isinstance(entry.offer, Template):
+                self.template_keys.add(entry.offer.key)
+                self.templates.add(entry.offer.template, (entry, entry.offer))
 
     def conflicts(self, offer: Offer) -> bool:
         """Return whether an offer here has the name or the URIs of *offer*."""
         if isinstance(offer, Template):
-            return any(entry.key == offer.key for _, entry in self.templates)
+            return offer.key in self.template_keys
         if offer.key in self.by_key[offer.kind]:
             return True
         return isinstance(offer, ResourceOffer) and self.matches(offer.uri)
 
     def matches(self, uri: str) -> bool:
         """Return whether one of the templates matches."""
-        return any(entry.template.match(uri) is not None for _, entry in self.templates)
+        return next(self.templates.matching(uri), None) is not None
 
 
 def owners(uri: str, *indexes: OfferIndex) -> list[str]:
@@ -51,7 +55,7 @@ def owners(uri: str, *indexes: OfferIndex) -> list[str]:
         document = index.by_key["document"].get(uri)
         entries = [document] if document is not None else []
         if document is None:
-            entries = [entry for entry, offer in index.templates if offer.template.match(uri)]
+            entries = [entry for entry, _ in index.templates.matching(uri, MAX_COMPARED)]
         if entries:
             return [entry.offer.origin.server_id if entry.offer.origin else "" for entry in entries]
     return []
@@ -140,18 +144,17 @@ class VisibleOffers:
         self, uri: str, caller: TenantContext, agent: Agent | None, *, is_taken: bool
     ) -> Offer | None:
         """Return the most specific template that matches, or the tenant's resource."""
-        for entry, template in self._enabled.templates:
-            if template.template.match(uri) is not None:
-                is_taken = True
-                if self._shows(entry, caller, agent):
-                    return template
+        for entry, template in self._enabled.templates.matching(uri):
+            is_taken = True
+            if self._shows(entry, caller, agent):
+                return template
         if is_taken:
             return None
         document = self._tenant_index.by_key["document"].get(uri)
         if document is not None and self._shows(document, caller, agent):
             return document.offer
-        for entry, template in self._tenant_index.templates:
-            if self._shows(entry, caller, agent) and template.template.match(uri) is not None:
+        for entry, template in self._tenant_index.templates.matching(uri):
+            if self._shows(entry, caller, agent):
                 return template
         return None
 
