@@ -1,5 +1,6 @@
 """Secrets at rest: sealed, bound to their place, and never lost by a rotation."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,6 +202,27 @@ async def test_a_secret_moved_to_another_tenant_cannot_be_opened(
 
     with pytest.raises(SecretUnreadable, match="another place"):
         await vault.get(tenant, name)
+
+
+async def test_other_requests_have_turns_while_many_secrets_are_opened(
+    vault: SecretStore,
+) -> None:
+    """A tenant's secrets are read again each minute, and may have 64 megabytes together."""
+    for number in range(12):
+        await vault.put("acme", f"KEY_{number}", SECRET_VALUE + "x" * 60_000)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(others())
+    assert len(await vault.all("acme")) == 12
+    other.cancel()
+
+    assert turns >= 6
 
 
 async def test_secrets_outlive_rotations_of_the_ring(

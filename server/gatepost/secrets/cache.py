@@ -219,12 +219,11 @@ class SecretCache:
         change, now = self._change, self._clock()
         sealed = await self._vault.sealed(tenants)
         for tenant, cached in caches.items():
+            values = await self._vault.opened(tenant, sealed.get(tenant, ()))
             if cached.lock.locked() or cached.readings != before[tenant]:
                 continue  # this reading may be older
-            entries, cached.used_at = sealed.get(tenant, ()), now
-            self._cache_reading(cached, self._vault.opened(tenant, entries), now, change)
-            if entries:
-                await asyncio.sleep(0)  # opening them takes long, and others would wait
+            cached.used_at = now
+            self._cache_reading(cached, values, now, change)
 
     def _cache_reading(
         self, cached: "_TenantCache", values: Mapping[str, str], now: float, change: int
