@@ -1,4 +1,4 @@
-"""The URI templates of a tenant are found without comparing a URI with all of them."""
+"""Many URI templates and tools of a tenant do not delay the requests of others."""
 
 import asyncio
 
