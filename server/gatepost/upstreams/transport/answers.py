@@ -11,6 +11,7 @@ from gatepost.upstreams.transport.incoming import (
     ReceivedMessage,
     UpstreamResponse,
     read_messages,
+    received_messages,
 )
 from gatepost.upstreams.transport.reader import outcome_for
 
@@ -34,7 +35,7 @@ async def streamed_messages(
     async for part in reply.parts(max_bytes):
         for event in parser.receive(part):
             if event.type == "message":
-                for message in read_messages(event.data, batches=batches):
+                for message in await received_messages(event.data, batches=batches):
                     yield message
 
 
@@ -49,7 +50,8 @@ async def answered_messages(
     """Yield the messages of a successful answer, JSON or events; raises ConnectionFailure."""
     kind = media_type(reply)
     if kind == JSON:
-        for message in read_messages(await reply.whole(max_bytes), batches=batches):
+        body = await reply.whole(max_bytes)
+        for message in await received_messages(body, batches=batches):
             yield message
     elif kind == EVENTS:
         async for message in streamed_messages(reply, parser, max_bytes * STREAMS, batches=batches):

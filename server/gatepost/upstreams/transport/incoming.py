@@ -1,5 +1,6 @@
-"""Read JSON-RPC messages of an upstream strictly and bounded; pure."""
+"""Read JSON-RPC messages of an upstream strictly and bounded."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,8 @@ DEFINITIONS_NESTING = 500
 DEFINITIONS = frozenset({"tools", "resources", "resourceTemplates", "prompts"})
 """The members of results that list definitions."""
 MAX_BATCH = 50
+LONG_BYTES = 131_072
+"""Data from this size on takes milliseconds to tenths of a second."""
 TOO_DEEP = "sent a message that is nested too deeply"
 MAX_ID = 1_024
 MAX_METHOD = 255
@@ -50,6 +53,13 @@ class UpstreamResponse(msgspec.Struct, frozen=True):
 
 
 ReceivedMessage = UpstreamResponse | UpstreamRequest | UpstreamNotification
+
+
+async def received_messages(data: bytes, *, batches: bool = False) -> list[ReceivedMessage]:
+    """Return what `read_messages` does; long data is read in a thread."""
+    if len(data) <= LONG_BYTES:
+        return read_messages(data, batches=batches)
+    return await asyncio.to_thread(read_messages, data, batches=batches)
 
 
 def read_messages(data: bytes, *, batches: bool = False) -> list[ReceivedMessage]:

@@ -21,7 +21,7 @@ from gatepost.upstreams.transport.incoming import (
     InvalidMessage,
     ReceivedMessage,
     UpstreamResponse,
-    read_messages,
+    received_messages,
 )
 from gatepost.upstreams.transport.reader import (
     CHANGE_NOTIFICATIONS,
@@ -107,7 +107,7 @@ class StdioProcess:
         try:
             while part := await self._service.read():
                 for line in lines.split(part):
-                    self._line(line)
+                    await self._line(line)
                 await asyncio.sleep(0)
         finally:
             self._close()
@@ -126,14 +126,14 @@ class StdioProcess:
         self._running.clear()
         self.announcements.end(failure)
 
-    def _line(self, line: bytes | LineTooLong) -> None:
+    async def _line(self, line: bytes | LineTooLong) -> None:
         if isinstance(line, LineTooLong):
             self._only_fails("sent a message that is larger than is read")
             return
         if b'"jsonrpc"' not in line:
             return  # programs print other things by mistake, also in JSON
         try:
-            messages = read_messages(line, batches=True)
+            messages = await received_messages(line, batches=True)
         except InvalidMessage as problem:
             self._only_fails(str(problem))
             return
