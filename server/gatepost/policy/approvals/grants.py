@@ -1,7 +1,7 @@
 """Grants: calls approved in advance for one caller and tool, until a time or a number of calls."""
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import lru_cache
 
 import msgspec
@@ -186,8 +186,7 @@ class GrantService:
 
     async def all(self, tenant: str) -> list[ApprovalGrant]:
         """Return the valid grants, the oldest first."""
-        grants = map(_grant, await self._records.for_tenant(tenant).grants.all(self._clock()))
-        return [grant for grant in grants if is_valid_grant(grant, self._is_revoked)]
+        return self._valid(await self._records.for_tenant(tenant).grants.all(self._clock()))
 
     async def valid_page(
         self, tenant: str, after: tuple[float, str] | None = None
@@ -196,12 +195,7 @@ class GrantService:
         grants = self._records.for_tenant(tenant).grants
         records = await grants.valid_page(self._clock(), PAGE + 1, after)
         last = records[PAGE - 1] if len(records) > PAGE else None
-        valid = [
-            grant
-            for grant in map(_grant, records[:PAGE])
-            if is_valid_grant(grant, self._is_revoked)
-        ]
-        return valid, None if last is None else (last.created_at, last.id)
+        return self._valid(records[:PAGE]), None if last is None else (last.created_at, last.id)
 
     async def use(
         self,
@@ -269,6 +263,9 @@ class GrantService:
                 count += 1
                 await self._notifier.announce("grant_revoked", grant)
         return count
+
+    def _valid(self, records: Iterable[GrantRecord]) -> list[ApprovalGrant]:
+        return [grant for grant in map(_grant, records) if is_valid_grant(grant, self._is_revoked)]
 
     def _reason(self, count: GrantCount) -> str:
         if count.of_caller_and_tool >= self._quota.per_caller_and_tool:
