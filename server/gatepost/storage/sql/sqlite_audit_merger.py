@@ -119,6 +119,8 @@ class SqliteMerger(SqliteAuditConnection):
                     extension.add_break(OF_WAL, CHANGED)
                     self.extend(execute, {OF_WAL: ()}, extension.link)
             extension.committed()
+            # The frames that `resume` cuts off may be merged by a transaction that is not durable.
+            self.synchronise()
             # Resume only now. Without the row, a batch would belong to no write-ahead log. A
             # changed write-ahead log must look changed until that is recorded.
             with self.reading():
@@ -137,11 +139,15 @@ class SqliteMerger(SqliteAuditConnection):
         self.copy_log()
 
     def _restart(self, wal: WriteAheadLog, linker: Linker) -> None:
-        with suppress(Busy), wal.paused(PAUSE_S):
+        with suppress(Busy), wal.paused(PAUSE_S), ExitStack() as undo:
+            # After a failure, the row may say the beginning already, where no process would find
+            # the next batch.
+            undo.callback(wal.reopen)
             self._merge(wal, linker, restart=True)
             if not wal.frames and not wal.merged.pruned:
                 self.synchronise()
                 wal.restart()
+            undo.pop_all()
 
     def _is_due(self, wal: WriteAheadLog | None, linker: Linker) -> bool:
         """
@@ -203,7 +209,8 @@ class SqliteMerger(SqliteAuditConnection):
     def _reopen_if_unknown(self, wal: WriteAheadLog) -> None:
         """Have the write-ahead log opened again if a failed commit may have succeeded."""
         if self.is_commit_unknown:
-            wal.is_ready = self.is_commit_unknown = False
+            self.is_commit_unknown = False
+            wal.reopen()
 
     def _merge_own(
         self, execute: Execute, wal: WriteAheadLog, stored_end: ChainHead | None, merged: Merged

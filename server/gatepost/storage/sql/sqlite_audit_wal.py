@@ -249,6 +249,10 @@ class WriteAheadLog:
         self.merged = merged
         return forgotten
 
+    def reopen(self) -> None:
+        """Append nothing until the write-ahead log is opened again."""
+        self.is_ready = False
+
     def restart(self) -> None:
         """Append from the beginning, and overwrite the merged frames; call this while paused."""
         end, self.position = self.position, 0
