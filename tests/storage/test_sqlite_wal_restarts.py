@@ -1,8 +1,11 @@
-"""What fails when a write-ahead log begins anew loses no record silently."""
+"""What fails, or is restored, when a write-ahead log begins anew loses no record silently."""
 
 import asyncio
 import errno
 import os
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,11 @@ from gatepost.storage.sql import sqlite_audit_writer as module
 from tests.storage.test_sqlite_power_loss import DiskOrder
 from tests.storage.test_sqlite_wal import (
     LONG_WAIT_S,
+    FileProcess,
     numbers,
     path,
     process,
+    wal,
     write,
 )
 from tests.support.measuring import eventually
@@ -78,3 +83,67 @@ async def test_tables_are_durable_before_a_log_is_opened_again(
     await records.aclose()
 
     assert "tables are durable" in cut[: cut.index("frames are cut off")]
+
+
+async def backup(path: Path) -> Path:
+    """Return a copy of the tables as they are."""
+    copy = path.with_name("copy.db")
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    return copy
+
+
+async def restored(path: Path, copy: Path) -> FileProcess:
+    """Replace the tables by a copy, and leave the write-ahead logs, against the documentation."""
+    for companion in ("", "-wal", "-shm"):
+        path.with_name(path.name + companion).unlink(missing_ok=True)
+    shutil.copy(copy, path)
+    return await process(path)
+
+
+async def new_log(records: FileProcess, path: Path) -> None:
+    """Let the write-ahead log of a process begin anew, and close it."""
+    await records.aclose()
+    assert not wal(path).read_bytes().strip(b"\0")
+
+
+@pytest.mark.requirement("AU1")
+async def test_a_backup_beside_a_log_that_began_anew_is_recorded_as_a_break(path: Path) -> None:
+    """The new frames are before the offset in the row of the backup."""
+    records = await process(path)
+    await write(records, acme=50)
+    await records.store.link_pending()
+    copy = await backup(path)
+    await new_log(records, path)
+    killed = await process(path)
+    await write(killed, acme=1)
+    vars(killed.store)["_wal"].close()  # as when the process is killed
+    other = await restored(path, copy)
+    await write(other, acme=1)
+    kept = await numbers(other, "-")
+    await other.aclose()
+
+    assert kept == [1]
+    assert wal(path).with_name(f"{wal(path).name}.damaged-1").exists()
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_backup_from_before_a_log_is_recorded_as_a_break(path: Path, number: int) -> None:
+    """It has no row for that log, which may have a single frame."""
+    records = [await process(path) for _ in range(2)]
+    copy = await backup(path)
+    for killed in records[:number]:
+        await write(killed, acme=1)
+    for killed in records[: number - 1]:
+        await killed.aclose()
+    vars(records[number - 1].store)["_wal"].close()  # as when the process is killed
+    other = await restored(path, copy)
+    kept = await numbers(other, "-")
+    await write(other, acme=1)
+    later = await numbers(other, "-")
+    await other.aclose()
+
+    assert (kept, later) == ([1], [1])
+    log = wal(path, number)
+    assert log.with_name(f"{log.name}.damaged-1").exists()

@@ -110,9 +110,7 @@ class SqliteMerger(SqliteAuditConnection):
                 merged = None if row is None else stored_head(row)
                 is_changed = merged is not None and bool(linker.invalid_reason(merged))
                 if merged is None or is_changed:
-                    # The digest is random, so that no frame continues it: the file may belong to
-                    # another database.
-                    merged = linker.prove(ChainHead(*key, 0, os.urandom(32), 0, ""))
+                    merged = linker.prove(_unknown(number))
                     put(execute, heads=[astuple(merged)])
                 frames, is_damaged = wal.read(merged)
                 if is_damaged or is_changed:
@@ -160,13 +158,16 @@ class SqliteMerger(SqliteAuditConnection):
         with self.reading() as execute:
             ends = {row[1]: row for row in ends_of(execute, OF_WALS)}
             for number, path in wals(self.path).items():
-                if number in ends and (wal is None or number != wal.number):
-                    end = stored_head(ends[number])
-                    with opened(path) as file:
-                        if file < 0 or not os.fstat(file).st_size or linker.invalid_reason(end):
-                            continue
-                        if is_behind(file, end) or has_ended(file):
-                            return True
+                if wal is not None and number == wal.number:
+                    continue
+                end = stored_head(ends[number]) if number in ends else None
+                with opened(path) as file:
+                    if file < 0 or not os.fstat(file).st_size:
+                        continue
+                    if end is not None and linker.invalid_reason(end):
+                        continue
+                    if (end is not None and is_behind(file, end)) or has_ended(file):
+                        return True
         return False
 
     def _merge(self, wal: WriteAheadLog | None, linker: Linker, *, restart: bool = False) -> bool:
@@ -187,9 +188,10 @@ class SqliteMerger(SqliteAuditConnection):
                         merged.end(wal.number, own_end.number, own_end.hash, 0)
                         own_end = merged.ends[wal.number]
                 for number, path in wals(self.path).items():
-                    if number in ends and (wal is None or number != wal.number):
+                    if wal is None or number != wal.number:
                         file = undo.enter_context(opened(path))
-                        ended_logs += self._merge_other(path, file, ends[number], merged)
+                        end = ends.get(number)
+                        ended_logs += self._merge_other(path, file, number, end, merged)
                 _add_breaks_for_repeats(execute, merged)
                 self.extend(execute, merged.batch, merged.extension.link)
                 put(execute, heads=[astuple(end) for end in merged.ends.values()])
@@ -234,27 +236,35 @@ class SqliteMerger(SqliteAuditConnection):
         return merged_end
 
     def _merge_other(
-        self, path: str, file: int, stored_end: ChainHead, merged: Merged
+        self, path: str, file: int, number: int, stored_end: ChainHead | None, merged: Merged
     ) -> list[tuple[int, str, bool]]:
         """
         Take the frames of another process.
 
         Return the file if that has ended, its path, and whether it was changed.
         """
-        if file < 0 or merged.is_full or merged.linker.invalid_reason(stored_end):
+        is_unknown = stored_end is None
+        end = merged.linker.prove(_unknown(number)) if stored_end is None else stored_end
+        if file < 0 or merged.is_full or merged.linker.invalid_reason(end):
             return []  # the next process with this write-ahead log handles a changed head
         is_over = has_ended(file)  # otherwise more frames could follow
-        for frame in merged.take(stored_end.writer, frames_behind(file, stored_end, merged.linker)):
+        for frame in merged.take(number, frames_behind(file, end, merged.linker)):
             for chain, new_records in () if is_over else frame.batch.items():
                 merged.extension.note_reported_elsewhere(chain, new_records)
-        end = merged.ends.get(stored_end.writer, stored_end)
+        end = merged.ends.get(number, end)
         if not is_over or merged.is_full:
             return []
-        if is_damaged := has_more(file, end, merged.linker):
+        if is_damaged := has_more(file, end, merged.linker, is_unknown=is_unknown):
             merged.extension.add_break(OF_WAL, CHANGED)
             merged.batch.setdefault(OF_WAL, [])
-        merged.end(stored_end.writer, end.number, end.hash, 0)
+        merged.end(number, end.number, end.hash, 0)
         return [(file, path, is_damaged)]
+
+
+def _unknown(number: int) -> ChainHead:
+    """Return the end of a write-ahead log that has no row."""
+    # The digest is random, so that no frame continues it: the file may be of another database.
+    return ChainHead(OF_WALS, number, 0, os.urandom(32), 0, "")
 
 
 def _add_breaks_for_repeats(execute: Execute, merged: Merged) -> None:

@@ -303,28 +303,30 @@ def _next(file: int, end: ChainHead) -> Frame | None:
     return Frame(number, digest, end.pruned + size, size, batch, proof_text)
 
 
-def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
+def has_more(file: int, last: ChainHead, linker: Linker, *, is_unknown: bool = False) -> bool:
     """
     Return whether the write-ahead log of a process that has ended has frames after the last one.
 
     Such a process was writing at most one frame, so a whole one that is not proven, or another one
     behind it that is, shows that the write-ahead log was changed, or the row that says how far it
-    is merged.
+    is merged. So does a later one before its end: the row is that of a backup. With *is_unknown*
+    there is no such row, so any proven frame does.
     """
     if _next(file, last) is not None:
         return True
-    size = min(max(os.fstat(file).st_size - last.pruned, 0), MAX_BYTES)
-    tail = os.pread(file, size, last.pruned)
-    at = tail.find(_MAGIC)
-    while 0 <= at <= len(tail) - _HEADER.size:
-        _, _, length, number, digest = _HEADER.unpack_from(tail, at)
+    content = os.pread(file, min(os.fstat(file).st_size, MAX_BYTES), 0)
+    at = content.find(_MAGIC)
+    while 0 <= at <= len(content) - _HEADER.size:
+        _, _, length, number, digest = _HEADER.unpack_from(content, at)
         # The next one may be incomplete. In an argument of a caller, nothing is proven, and any two
         # characters are a longer length: a million of them must not cost a proof each.
-        if number > last.number + 1 and length <= _LONGEST_PROOF:
-            proof = tail[at + _HEADER.size : at + _HEADER.size + length].decode("ascii", "replace")
+        newest = last.number if is_unknown or at < last.pruned else last.number + 1
+        if number > newest and length <= _LONGEST_PROOF:
+            start = at + _HEADER.size
+            proof = content[start : start + length].decode("ascii", "replace")
             if linker.proves(_proven(last.writer, number, digest, proof)):
                 return True
-        at = tail.find(_MAGIC, at + 1)
+        at = content.find(_MAGIC, at + 1)
     return False
 
 
