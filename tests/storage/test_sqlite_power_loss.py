@@ -50,7 +50,7 @@ async def test_a_merge_that_a_loss_of_power_undoes_is_made_again(
         shutil.copy(table, restored.parent / name)
     await write(file, acme=1, globex=1)
     await file.store.link_pending()
-    shutil.copy(wal(path), restored.parent)
+    shutil.copy(wal(path), wal(restored))
     later = await process(restored)
     await write(later, acme=1)
     kept = [await numbers(later, tenant) for tenant in ("acme", "globex", "-")]

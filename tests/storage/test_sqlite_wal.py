@@ -76,7 +76,8 @@ async def numbers(records: FileProcess, tenant: str = "acme") -> list[int]:
 
 
 def wal(path: Path, number: int = 1) -> Path:
-    return path.with_name(f"{path.name}-audit-{number}")
+    real = path.resolve()
+    return real.with_name(f"{real.name}-audit-{number}")
 
 
 class Calls:

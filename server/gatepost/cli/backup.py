@@ -15,9 +15,10 @@ from gatepost.config.references import resolved_setting
 from gatepost.config.settings import KeySettings
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.storage.backends import scheme_of
-from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql.sqlite import exists, path_of, wals
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
+from gatepost.storage.sql.sqlite_links import move_logs
 
 WAIT_S = 30.0
 """Seconds that the copy waits for a locked database."""
@@ -39,7 +40,7 @@ def backup(file: Path, path: Path) -> None:
         raise click.ClickException("This command supports SQLite only. Use pg_dump for PostgreSQL.")
     if not exists(url):
         raise click.ClickException(f"The database {path_of(url)} does not exist.")
-    _merge(path_of(url), config.keys)
+    _merge(url, config.keys)
     try:
         size = copy(path_of(url), file)
     except FileExistsError:
@@ -50,17 +51,19 @@ def backup(file: Path, path: Path) -> None:
     click.echo(f"Backed up the database to {file}: {size} bytes.")
 
 
-def _merge(database: str, keys: KeySettings) -> None:
+def _merge(url: str, keys: KeySettings) -> None:
     """Merge the write-ahead logs of audit records, which the copy does not contain."""
-    if not wals(database):
-        return
+    database = path_of(url)
     try:
+        move_logs(url)
+        if not wals(database):
+            return
         if not keys.ring:
             raise KeyRingError("There is no key ring.")
         ring = KeyRing.load(keys.ring, group_read=keys.group_read)
         with closing(SqliteMerger(database)) as merger:
             merger.merge(None, RingLinker(ring))
-    except (KeyRingError, StoreUnavailable) as error:
+    except (KeyRingError, StoreRefused, StoreUnavailable) as error:
         click.echo(f"Audit records of the last second may be missing: {error}", err=True)
 
 

@@ -24,7 +24,7 @@ from gatepost.storage.audit import Linker
 from gatepost.storage.entries import Entry, EntryValue
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.outbox import OutboxMessage
-from gatepost.storage.sql import database_schema, sqlite
+from gatepost.storage.sql import database_schema, sqlite, sqlite_links
 from gatepost.storage.sql.approvals import SqlApprovals, overdue, waiting_of
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import Database
@@ -235,6 +235,8 @@ async def opened(url: str) -> SqlRecords:
     A SQLite file is brought up to date; PostgreSQL is the operator's. Raises StoreRefused and
     StoreUnavailable.
     """
+    if url.startswith(sqlite.SCHEME):
+        sqlite_links.move_logs(url)
     database = database_of(url)
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(database.aclose)

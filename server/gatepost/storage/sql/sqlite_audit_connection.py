@@ -147,8 +147,7 @@ def synchronise_log(path: str) -> None:
     """
     # Without a log, everything is in the file, which SQLite has synchronised.
     with suppress(FileNotFoundError):
-        # SQLite keeps its log beside the file itself, not beside a link to it.
-        log = os.open(f"{os.path.realpath(path)}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        log = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         try:
             synchronise(log)
         finally:
