@@ -46,6 +46,8 @@ async def test_waiting_requests_are_listed_by_pages() -> None:
 
 
 WAITING_CALLS, POLLS = 20, 3
+POLL = "json_each("
+"""What only the statement that reads the states of several requests contains."""
 
 
 async def test_waiting_calls_share_one_statement_for_each_poll(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ async def test_waiting_calls_share_one_statement_for_each_poll(tmp_path: Path) -
         statements.append(statement)
 
     def are_polls() -> bool:
-        return all(" IN (" in statement for statement in statements[-POLLS:])
+        return all(POLL in statement for statement in statements[-POLLS:])
 
     async def only_poll() -> bool:
         return len(client.waits) == WAITING_CALLS and are_polls()
@@ -84,7 +86,7 @@ async def test_waiting_calls_share_one_statement_for_each_poll(tmp_path: Path) -
         event.remove(Engine, "before_cursor_execute", note)
         await records.aclose()
 
-    assert [statement for statement in polls if " IN (" not in statement] == []
+    assert [statement for statement in polls if POLL not in statement] == []
 
 
 class HangingRecords(MemoryRecords):

@@ -85,7 +85,7 @@ class DecisionPoll:
             self._tasks.start(self._poll(polled))
 
     async def _poll(self, polled: list[PolledRequest]) -> None:
-        polled.sort(key=lambda request: request.key)  # one statement reads those of a tenant
+        polled.sort(key=lambda request: request.key)  # a statement reads neighbours of the index
         for first in range(0, len(polled), POLLED_AT_ONCE):
             batch = polled[first : first + POLLED_AT_ONCE]
             try:

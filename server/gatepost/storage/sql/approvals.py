@@ -17,6 +17,7 @@ from sqlalchemy import (
     column,
     func,
     select,
+    text,
     tuple_,
     update,
 )
@@ -40,6 +41,7 @@ from gatepost.storage.sql.tables import (
     PAST_REQUESTS,
     WAITING_REQUESTS,
     Exact,
+    escaped,
     insert_into,
 )
 
@@ -88,9 +90,11 @@ _OVERDUE = (
 )
 
 
-# By tenant: SQLite reads the whole table for pairs of tenants and ids, and has no round trips.
-_STATES = select(APPROVAL_REQUESTS.c.id, APPROVAL_REQUESTS.c.state).where(
-    _OF, APPROVAL_REQUESTS.c.id.in_(bindparam("where_ids", expanding=True))
+# SQLite reads the whole table for a list of pairs. In this order it finds each by the index.
+_STATES_OF_JSON = text(
+    "SELECT pair.key AS place, request.state AS state FROM json_each(:pairs) AS pair "
+    "CROSS JOIN approval_requests AS request ON request.tenant = json_extract(pair.value, '$[0]') "
+    "AND request.id = json_extract(pair.value, '$[1]')"
 )
 
 _PAIRS = (
@@ -246,26 +250,14 @@ async def overdue(database: Database, now: float, limit: int) -> list[tuple[str,
 
 async def waiting_of(database: Database, keys: Set[tuple[str, str]]) -> set[tuple[str, str]]:
     """Return those of these requests of any tenant (tenant and id) that wait."""
-    if database.dialect == "sqlite":
-        return await database.run_sync(partial(_waiting_of, keys))
     pairs = list(keys)
+    if database.dialect == "sqlite":
+        encoded = msgspec.json.encode([(escaped(tenant), escaped(name)) for tenant, name in pairs])
+        rows = await database.rows(_STATES_OF_JSON, {"pairs": encoded.decode()})
+        return {pairs[row.place] for row in rows if row.state == "waiting"}
     values = {
         "where_tenants": [tenant for tenant, _ in pairs],
         "where_ids": [approval_id for _, approval_id in pairs],
     }
     rows = await database.rows(_STATES_OF_PAIRS, values)
     return {(row.tenant, row.id) for row in rows if row.state == "waiting"}
-
-
-def _waiting_of(keys: Set[tuple[str, str]], connection: Connection) -> set[tuple[str, str]]:
-    ids: dict[str, list[str]] = {}
-    for tenant, approval_id in keys:
-        ids.setdefault(tenant, []).append(approval_id)
-    waiting: set[tuple[str, str]] = set()
-    for tenant, of_tenant in ids.items():
-        # Repeated, so that there are few different statements to prepare.
-        of_tenant += of_tenant[-1:] * ((1 << (len(of_tenant) - 1).bit_length()) - len(of_tenant))
-        values = {"where_tenant": tenant, "where_ids": of_tenant}
-        rows = connection.execute(_STATES, values)
-        waiting |= {(tenant, row.id) for row in rows if row.state == "waiting"}
-    return waiting
