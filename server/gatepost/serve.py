@@ -23,6 +23,7 @@ from gatepost.http.routing import Application
 from gatepost.runtime import interpreter
 from gatepost.runtime.http_server import Certificate, GatepostServer, listen_config
 from gatepost.runtime.metrics_server import scraped
+from gatepost.runtime.other_processes import reporting_others
 from gatepost.runtime.process_reports import reporting
 from gatepost.runtime.server_setup import RereadConfiguration, ServerSetup
 from gatepost.runtime.services import Services
@@ -89,7 +90,11 @@ def _scrapes(setup: ServerSetup) -> AbstractContextManager[None]:
 async def _opened(setup: ServerSetup, meter: Meter) -> AsyncIterator[Services]:
     """Open the services of a process that serves, and so reports about itself."""
     opening = opened(setup.config, setup.loaded_packs, setup.keyring, meter)
-    async with opening as services, reporting(services):
+    async with (
+        opening as services,
+        reporting(services),
+        reporting_others(services.records, setup.config),
+    ):
         yield services
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -19,6 +20,8 @@ from gatepost.http.failed_tokens import FailedTokenLimit
 from gatepost.runtime import refused_tokens
 from gatepost.runtime.refused_tokens import RefusedTokens
 from gatepost.storage.audit import AuditQuery
+from gatepost.storage.backends import open_records
+from gatepost.storage.leases import AUDIT_WRITER, NumberLease
 from gatepost.telemetry.metric_families import TOKENS_REFUSED, FixedLabel
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import OFFSETS
@@ -241,6 +244,25 @@ def test_the_doctor_checks_revocations(server: Server, tmp_path: Path) -> None:
     assert judged.exit_code == 1, judged.output
     assert "reason:  revoked" in judged.output
     assert "tenant:  acme" in judged.output
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_doctor_warns_about_servers_that_count_limits_separately(
+    server: Server, tmp_path: Path, processes: int
+) -> None:
+    """They share the database, and there is no shared store."""
+    configured_reasons(server, tmp_path)
+
+    async def serve() -> None:
+        async with aclosing(await open_records(f"sqlite:///{tmp_path}/none.db")) as records:
+            for _ in range(processes):
+                numbered = SimpleNamespace(number=1)
+                await NumberLease(records, AUDIT_WRITER, numbered, clock=time.time).take()
+
+    asyncio.run(serve())
+    output = examined(server, tmp_path, server.token()).output
+
+    assert ("set storage.shared" in output) == (processes > 1), output
 
 
 def configured_reasons(server: Server, folder: Path) -> Path:

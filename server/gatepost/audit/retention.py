@@ -30,7 +30,7 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.audit_segments import Damaged
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.leases import NumberLease
+from gatepost.storage.leases import AUDIT_WRITER, NumberLease
 from gatepost.storage.records import Records
 
 CHECK_S = 1.0
@@ -92,7 +92,7 @@ class Retention:
 
         Meanwhile the writer has a number of its own.
         """
-        lease = NumberLease(self._records, "audit_writer", self._writer, clock=self._clock)
+        lease = NumberLease(self._records, AUDIT_WRITER, self._writer, clock=self._clock)
         async with lease.running():
             try:
                 async with during("audit", self._always):

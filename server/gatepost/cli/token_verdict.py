@@ -15,6 +15,7 @@ from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.token_verifiers import introspection_secrets, verifiers_of
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.storage.leases import number_holders
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher
@@ -30,6 +31,11 @@ from gatepost_authz.verifier import Verifiers
 
 SQLITE = "sqlite:///"
 REVOCATIONS_UNREAD = "Revocations and suspensions made on the command line were not checked: {why}."
+
+COUNTED_SEPARATELY = (
+    "Several server processes use this database, and each counts limits for itself. Unless one of "
+    'them is stopping, set storage.shared = "redis://…" (Valkey or Redis), or stop all but one.'
+)
 
 SHOWN_CLAIMS = frozenset({"iss", "aud"})
 """The claims whose values are compared with the configuration and say nothing of a person."""
@@ -124,6 +130,8 @@ async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revoca
             revocations = Revocations(records, on_revoked=lambda new: None)
             revocations.configure(config.tenancy.suspended)
             await revocations.read_changes()
+            if not config.storage.shared and len(await number_holders(records)) > 1:
+                notes.append(COUNTED_SEPARATELY)
         except (StoreRefused, StoreUnavailable) as outage:
             notes.append(REVOCATIONS_UNREAD.format(why=visible(str(outage))))
             revocations = None

@@ -22,6 +22,8 @@ RELEASE_S = 1.0
 """How long a stop waits for a database that does not answer, to release the number."""
 OF_SERVERS = ""
 """The tenant of leases that belong to no tenant."""
+AUDIT_WRITER = "audit_writer"
+"""The name of the numbers that each server process has one of."""
 RANDOM = random.SystemRandom()
 
 
@@ -94,6 +96,18 @@ class Leases:
             except StoreUnavailable:
                 if self._clock() >= until:
                     return
+
+
+async def number_holders(
+    records: Records, *, clock: Callable[[], float] = time.time
+) -> frozenset[bytes]:
+    """Return the server processes that hold a number now; raises StoreUnavailable."""
+    entries = await records.for_tenant(OF_SERVERS).entries(SUBJECT).all()
+    return frozenset(
+        entry.value
+        for entry in entries
+        if entry.key.startswith(f"{AUDIT_WRITER}_") and (entry.expires_at or 0.0) > clock()
+    )
 
 
 class NumberHolder(Protocol):
