@@ -319,3 +319,37 @@ def test_a_failing_lifespan_is_reported_by_each_number_of_workers(
     assert done.code == 1
     assert "the ledger is locked" in done.out + done.err
     assert "Traceback" not in done.out + done.err
+
+
+CONNECTING_PACK = """
+import errno
+import socket
+import tomllib
+from pathlib import Path
+
+from gatepost import Pack
+
+pack = Pack("connecting")
+
+
+@pack.lifespan
+async def connect():
+    port = tomllib.loads(Path("gatepost.toml").read_text())["listen"]["port"]
+    with socket.socket() as client:
+        raise RuntimeError(errno.errorcode.get(client.connect_ex(("127.0.0.1", port)), "connected"))
+    yield
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_refuses_connections_until_it_can_serve(
+    tmp_path: Path, workers: int, valkey: str
+) -> None:
+    """A proxy tries another replica then; a start that fails would lose an accepted request."""
+    (tmp_path / "connecting.py").write_text(CONNECTING_PACK)
+    write_config(tmp_path, workers, valkey, 'tools.load = ["./connecting.py"]\n')
+
+    done = completed("serve", cwd=tmp_path)
+
+    assert done.code == 1
+    assert "ECONNREFUSED" in done.out + done.err

@@ -55,7 +55,9 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
     address = config.metrics_address
     try:
         keyring = keyring_of(config)
-        sock = bind(config.listen.host, config.listen.port)
+        # A start that fails would reset connections that the system has accepted. A proxy sends a
+        # request that is refused to another replica, but none that was reset.
+        sock = bind(config.listen.host, config.listen.port, listens=False)
         metrics = bind(address.host, address.port, "listen.metrics") if address else None
         part_done("key ring and sockets")
         setup = ServerSetup(

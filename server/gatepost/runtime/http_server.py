@@ -85,6 +85,8 @@ class GatepostServer(uvicorn.Server):
         # Without uvicorn's own sockets: it allows a TLS handshake a minute, and the header deadline
         # does not cover handshakes.
         await super().startup([])
+        for sock in sockets or []:
+            listen(sock)
         self.servers = accepting(self, sockets or [])  # type: ignore[assignment]
         interpreter.configure()
         self._on_ready()
@@ -262,17 +264,38 @@ class ListenError(Exception):
     """An address cannot be listened on; the text names it, its setting and the reason."""
 
 
-def bind(host: str, port: int, setting: str = "listen.port") -> socket.socket:
-    """Return a listening socket; raises ListenError (port in use, no such address)."""
+def bind(
+    host: str, port: int, setting: str = "listen.port", *, listens: bool = True
+) -> socket.socket:
+    """
+    Return a socket with this address; raises ListenError (port in use, no such address).
+
+    If *listens* is false, the system refuses connections until `listen` is called.
+    """
     try:
-        return _bound(host, port)
+        sock = _bound(host, port)
     except UnicodeError:
         raise ListenError(f"cannot listen on {host} ({setting}): it is no host name") from None
     except OSError as error:
-        hint = " Is another server running there?" if error.errno == errno.EADDRINUSE else ""
-        raise ListenError(
-            f"cannot listen on {host} port {port} ({setting}): {error.strerror}.{hint}"
-        ) from None
+        raise _not_listening(host, port, setting, error) from None
+    if listens:
+        listen(sock, setting)
+    return sock
+
+
+def listen(sock: socket.socket, setting: str = "listen.port") -> None:
+    """Let clients connect to a bound socket; raises ListenError if another server was faster."""
+    host, port = sock.getsockname()[:2]
+    try:
+        sock.listen(QUEUE)
+    except OSError as error:
+        sock.close()
+        raise _not_listening(host, port, setting, error) from None
+
+
+def _not_listening(host: str, port: int, setting: str, error: OSError) -> ListenError:
+    hint = " Is another server running there?" if error.errno == errno.EADDRINUSE else ""
+    return ListenError(f"cannot listen on {host} port {port} ({setting}): {error.strerror}.{hint}")
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -287,7 +310,6 @@ def _bound(host: str, port: int) -> socket.socket:
             # counted; the system would buffer megabytes of each and hide slow readers.
             sock.setsockopt(socket.IPPROTO_TCP, lowat, UNSENT_BYTES)
         sock.bind(address)
-        sock.listen(QUEUE)
     except OSError:
         sock.close()
         raise
