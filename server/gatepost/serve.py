@@ -25,6 +25,7 @@ from gatepost.runtime.http_server import Certificate, GatepostServer, listen_con
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.other_processes import reporting_others
 from gatepost.runtime.process_reports import reporting
+from gatepost.runtime.reload import settings_without_effect
 from gatepost.runtime.server_setup import RereadConfiguration, ServerSetup
 from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
@@ -127,6 +128,8 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
                 )
                 services.warm()
                 _log.info("configuration_reloaded")
+                if ignored := settings_without_effect(config, changed[0]):
+                    _log.warning("restart_needed", extra={"settings": ", ".join(ignored)})
 
         def begin(read: RereadConfiguration) -> None:
             task = asyncio.create_task(reload(read))

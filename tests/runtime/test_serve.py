@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from gatepost.secrets.keyring import create
 from tests.support.commands import Gatepost, completed, dev, run, running, token
+from tests.support.measuring import eventually
 from tests.support.processes import Process, python_environment
 
 
@@ -222,6 +223,36 @@ def test_a_reload_takes_up_a_good_file_and_refuses_a_bad_one(tmp_path: Path) -> 
 
     assert before["authorization_servers"] == ["http://127.0.0.1:1/dev-as"]
     assert after["authorization_servers"] == ["http://127.0.0.1:2/dev-as"]
+
+
+def test_a_reload_names_the_settings_that_need_a_restart(tmp_path: Path) -> None:
+    """An operator learns that a changed setting has no effect yet."""
+    with serving(tmp_path, workers=1) as gatepost:
+        path = tmp_path / "gatepost.toml"
+        text = path.read_text()
+        more = "log.level = 'debug'\nlisten.drain_s = 5\nlisten.trusted_proxies = ['10.0.0.0/8']\n"
+        path.write_text(more + text)
+        gatepost.process.send_signal(signal.SIGHUP)
+        gatepost.wait_for("restart_needed.*listen.drain_s, log.level\\b")
+        path.write_text(text)
+        gatepost.process.send_signal(signal.SIGHUP)
+        eventually(lambda: gatepost.output.count("configuration_reloaded") == 2, within=15)
+
+    assert gatepost.output.count("restart_needed") == 1
+
+
+def test_a_refused_reload_logs_each_problem(tmp_path: Path) -> None:
+    """A reader of the log finds the id, the setting and the hint, also when lines are shipped."""
+    with serving(tmp_path, workers=1) as gatepost:
+        (tmp_path / "gatepost.toml").write_text("resorce = 1")
+        gatepost.process.send_signal(signal.SIGHUP)
+        gatepost.wait_for("reload_refused")
+    events = [json.loads(line) for line in gatepost.stderr.splitlines() if line.startswith("{")]
+    problems = {event["id"]: event for event in events if event["event"] == "configuration_problem"}
+
+    assert problems["config.E001"]["level"] == "error"
+    assert problems["config.E001"]["setting"] == "resorce"
+    assert problems["config.E001"]["hint"] == "did you mean `resource`?"
 
 
 TLS_CONFIG = """

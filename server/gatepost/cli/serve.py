@@ -1,5 +1,7 @@
 """`gatepost serve`: run the server."""
 
+import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,15 +9,18 @@ import click
 
 from gatepost.check.pack_loading import LoadedPacks
 from gatepost.cli import TIMINGS
-from gatepost.cli.configuration import checked_configuration, config_option, examine, show
+from gatepost.cli.configuration import checked_configuration, config_option, examine
 from gatepost.config.settings import Config
 from gatepost.runtime.http_server import bind
 from gatepost.runtime.server_setup import START_ERRORS, ServerSetup, nothing
 from gatepost.runtime.stores import keyring_of
 from gatepost.serve import run
+from gatepost_authz.config import Problem
 
 if TYPE_CHECKING:
     from gatepost.cli.timings import StartTimings
+
+_log = logging.getLogger(__name__)
 
 
 @click.command()
@@ -42,7 +47,7 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
 
     def reread() -> tuple[Config, LoadedPacks] | None:
         config, tools, problems = examine(path, workers=workers)
-        show(problems)
+        log_problems(problems)
         broken = config is None or any(problem.level == "error" for problem in problems)
         return None if broken or config is None else (config, tools)
 
@@ -73,3 +78,11 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
     except START_ERRORS as error:
         raise click.ClickException(str(error)) from None
     raise click.exceptions.Exit(code)
+
+
+def log_problems(problems: Iterable[Problem]) -> None:
+    """Log each problem of a reload: lines of text would get lost where events are collected."""
+    for problem in problems:
+        about = {"id": problem.id, "setting": problem.setting, "problem": problem.message}
+        level = logging.ERROR if problem.level == "error" else logging.WARNING
+        _log.log(level, "configuration_problem", extra=about | {"hint": problem.hint})

@@ -1,6 +1,7 @@
 """Apply a reload to connected callers: lost access and changed lists."""
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 
 from gatepost.config.settings import STDIO, Config
 from gatepost.tools.calls.registry import Registry
@@ -12,6 +13,14 @@ from gatepost_authz.tenant import client_tenants, reaches
 
 IsAffected = Callable[[TenantContext], bool]
 
+TABLES_OF_START = ("listen", "log", "network", "storage", "telemetry", "workspace")
+SETTINGS_OF_START = ("limits.failures_per_second", "limits.header_timeout_s")
+"""The tables and settings that a process takes from the configuration of its start."""
+RELOADED = frozenset({"listen.allowed_origins", "listen.trusted_proxies", "network.allow_hosts"})
+"""The settings of these tables that take effect on reload."""
+CERTIFICATE = frozenset({"listen.tls_certificate", "listen.tls_key"})
+"""Take effect on reload too, unless they turn TLS on or off."""
+
 
 def known_tenants(config: Config) -> frozenset[str]:
     """Return all tenants that the configuration names."""
@@ -21,6 +30,23 @@ def known_tenants(config: Config) -> frozenset[str]:
         if issuer.tenant.value:
             tenants.add(issuer.tenant.value)
     return frozenset(tenants)
+
+
+def settings_without_effect(started: Config, reloaded: Config) -> tuple[str, ...]:
+    """Return the settings that differ from those of the start and take effect at a restart only."""
+    names = [
+        f"{table}.{name}"
+        for table in TABLES_OF_START
+        for name in getattr(started, table).__struct_fields__
+    ]
+    changed = {
+        name
+        for name in (*names, *SETTINGS_OF_START)
+        if (value := attrgetter(name))(started) != value(reloaded)
+    }
+    if bool(started.listen.tls_key) == bool(reloaded.listen.tls_key):
+        changed -= CERTIFICATE
+    return tuple(sorted(changed - RELOADED))
 
 
 def tenant_labels(config: Config) -> frozenset[str] | None:
