@@ -264,15 +264,15 @@ issuers = [{{ issuer = "https://id.example.com", tenant = {{ value = "acme" }} }
 """
 
 
-def self_signed(folder: Path) -> ssl.SSLContext:
+def self_signed(folder: Path, *, hours: float = 1) -> ssl.SSLContext:
     """Write a certificate for localhost and its key; a client's context that trusts it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
+        .not_valid_before(now - timedelta(hours=2))
+        .not_valid_after(now + timedelta(hours=hours))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -309,6 +309,19 @@ def test_production_serves_tls_itself(tmp_path: Path) -> None:
 
     assert answer.status == 401
     assert f'resource_metadata="https://localhost:{port}/mcp/' in challenge
+
+
+@pytest.mark.parametrize(("hours", "problems"), [(1, 0), (-1, 1)])
+def test_check_reports_an_expired_certificate(tmp_path: Path, hours: float, problems: int) -> None:
+    """An operator who has forgotten to renew it learns that from the check and each reload."""
+    self_signed(tmp_path, hours=hours)
+    create(tmp_path / "keyring.json")
+    (tmp_path / "gatepost.toml").write_text(TLS_CONFIG.format(port=8443))
+
+    done = completed("check", cwd=tmp_path)
+
+    assert done.code == 0
+    assert done.err.count("warning config.W124 [listen.tls_certificate]") == problems
 
 
 def test_two_servers_cannot_share_a_port(gatepost: Gatepost, tmp_path: Path) -> None:

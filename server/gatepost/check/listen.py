@@ -2,8 +2,12 @@
 
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from ipaddress import ip_network
+from pathlib import Path
 from urllib.parse import urlsplit
+
+from cryptography.x509 import load_pem_x509_certificates
 
 from gatepost.config.settings import Config
 from gatepost_authz.config import Problem
@@ -80,6 +84,8 @@ def _tls(config: Config) -> Iterator[Problem]:
                 "both must be PEM files that the server's user can read",
                 setting="listen.tls_certificate",
             )
+        else:
+            yield from _validity(Path(certificate))
     elif not config.development and not config.listen.trusted_proxies:
         yield Problem(
             "config.E008",
@@ -87,6 +93,22 @@ def _tls(config: Config) -> Iterator[Problem]:
             "add the proxy that terminates TLS to listen.trusted_proxies, or set tls_certificate",
             setting="listen",
         )
+
+
+def _validity(file: Path) -> Iterator[Problem]:
+    """Yield a problem if clients refuse the server's certificate because of its dates."""
+    certificate = load_pem_x509_certificates(file.read_bytes())[0]
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if begins <= datetime.now(UTC) <= ends:
+        return
+    yield Problem(
+        "config.W124",
+        f"the certificate is valid only from {begins:%Y-%m-%d %H:%M:%S} to "
+        f"{ends:%Y-%m-%d %H:%M:%S} UTC, so clients refuse it",
+        "renew it, and reload; if its dates are right, set this machine's clock",
+        "warning",
+        "listen.tls_certificate",
+    )
 
 
 def _mode(config: Config) -> Iterator[Problem]:
