@@ -22,7 +22,14 @@ from gatepost.audit.export import (
     verify_lines,
 )
 from gatepost.audit.verify import VerificationResult, verify
-from gatepost.cli.configuration import config_option, fit_for, nearest, tenant_option, visible
+from gatepost.cli.configuration import (
+    check_database,
+    config_option,
+    fit_for,
+    nearest,
+    tenant_option,
+    visible,
+)
 from gatepost.cli.siem import in_format
 from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
@@ -222,6 +229,7 @@ def _with_audit_log(config: Config, do: Callable[[AuditStore, KeyRing], Awaitabl
             "`storage.database` is in the server's memory, which other processes cannot read. "
             "Set it to a SQLite file or PostgreSQL."
         )
+    check_database(config)
 
     async def work() -> T:
         async with aclosing(await open_records(database)) as records:

@@ -78,6 +78,17 @@ def copy(database: str, file: Path) -> int:
         raise FileExistsError(file)
     partial = file.with_name(f"{file.name}.partial")
     os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+    try:
+        _fill(database, partial)
+        partial.rename(file)
+    finally:
+        # The disk may be full, and an incomplete copy takes room on it.
+        partial.unlink(missing_ok=True)
+    return file.stat().st_size
+
+
+def _fill(database: str, partial: Path) -> None:
+    """Write the copy and check it; raises OSError or sqlite3.Error."""
     source_url = f"file:{quote(os.path.abspath(database))}?mode=rw"
     with (
         closing(sqlite3.connect(source_url, uri=True, timeout=WAIT_S)) as source,
@@ -92,5 +103,3 @@ def copy(database: str, file: Path) -> int:
         target.execute("PRAGMA journal_mode = delete")
     with partial.open("rb") as written:
         os.fsync(written.fileno())
-    partial.rename(file)
-    return file.stat().st_size

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import click
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from gatepost.check import file_permissions
 from gatepost.check.pack_loading import LoadedPacks, load
 from gatepost.check.problems import lines_about, problems
+from gatepost.check.storage import SQLITE
 from gatepost.config.reading import read
 from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
@@ -82,6 +84,23 @@ def check_store(config: Config) -> None:
         raise click.ClickException(
             "`storage.database` is in the server's memory, which other processes cannot change. "
             "Set it to a SQLite file or PostgreSQL."
+        )
+
+
+def check_database(config: Config) -> None:
+    """
+    Refuse a SQLite file that does not exist.
+
+    A command that created it would revoke, suspend or verify in an empty database, and report
+    success.
+    """
+    url = resolved_setting(config.storage.database)
+    file = unquote(url.removeprefix(SQLITE))
+    if url.startswith(SQLITE) and not os.path.exists(file):
+        raise click.ClickException(
+            f"There is no database {os.path.abspath(file)} (storage.database). "
+            "A relative path starts at the folder of the command: run it in the server's folder. "
+            "The server creates the database at its first start."
         )
 
 

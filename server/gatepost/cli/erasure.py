@@ -10,7 +10,7 @@ import click
 
 from gatepost.audit.retention import DetailErasure
 from gatepost.cli.configuration import administrator, config_option
-from gatepost.cli.stores import OpenStores, configured, run_with_stores, why_unknown
+from gatepost.cli.stores import OpenStores, configured_server, run_with_stores, why_unknown
 from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
@@ -60,7 +60,7 @@ def erase(tenant_id: str, subject: str, issuer: str, yes: bool, reason: str, pat
         raise click.UsageError(
             "--subject and --issuer must be given together: a subject belongs to its issuer."
         )
-    config = configured(path)
+    config = configured_server(path)
 
     async def execute(stores: OpenStores) -> bool:
         unknown_reason = await why_unknown(tenant_id, config, stores.records)

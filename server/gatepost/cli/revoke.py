@@ -9,7 +9,7 @@ import click
 from gatepost.audit.record import RecordedPerson
 from gatepost.cli.configuration import administrator, config_argument, config_option, visible
 from gatepost.cli.output import moment, table
-from gatepost.cli.stores import OpenStores, check_known, configured, run_with_stores
+from gatepost.cli.stores import OpenStores, check_known, configured_server, run_with_stores
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import LONGEST_S as GRANTED_S
@@ -91,7 +91,7 @@ def revoke(wants_list: bool, undo: str, path: Path, **options: object) -> None:
     selects = target.tenant or target.subject or target.client
     if bool(selects) + wants_list + bool(undo) != 1:
         raise click.UsageError("Give --tenant, --subject or --client, or --list, or --undo ID.")
-    config = configured(path)
+    config = configured_server(path)
     if wants_list:
         run_with_stores(config, print_revocations)
     elif undo:

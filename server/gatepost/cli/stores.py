@@ -12,7 +12,7 @@ import msgspec
 from gatepost.audit.batches import RingLinker
 from gatepost.audit.record import RecordedPerson
 from gatepost.audit.writer import AuditWriter
-from gatepost.cli.configuration import administrator, check_store, fit_for, nearest
+from gatepost.cli.configuration import administrator, check_database, check_store, fit_for, nearest
 from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.runtime.reload import known_tenants
@@ -79,6 +79,13 @@ class OpenStores(msgspec.Struct, frozen=True):
             raise click.ClickException(
                 f"The change was made, but it was not recorded in the audit log: {outage}."
             ) from None
+
+
+def configured_server(path: Path) -> Config:
+    """Return the configuration if it names a database of a server; else exit 1."""
+    config = configured(path)
+    check_database(config)
+    return config
 
 
 def run_with_stores(config: Config, do: Callable[[OpenStores], Awaitable[T]]) -> T:

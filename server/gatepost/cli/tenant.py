@@ -9,7 +9,7 @@ import msgspec
 from gatepost.cli import erasure
 from gatepost.cli.configuration import administrator, config_option, visible
 from gatepost.cli.output import moment, table
-from gatepost.cli.stores import OpenStores, check_known, configured, run_with_stores
+from gatepost.cli.stores import OpenStores, check_known, configured_server, run_with_stores
 from gatepost.config.settings import Config
 from gatepost.policy.revocation.revocation_records import SUSPENDED, suspension
 from gatepost.runtime.reload import known_tenants
@@ -49,7 +49,7 @@ tenant.add_command(erasure.erase)
 @config_option
 def list_(as_json: bool, path: Path) -> None:
     """List tenants that are configured or have stored data."""
-    config = configured(path)
+    config = configured_server(path)
     rows = run_with_stores(config, lambda stores: rows_of(config, stores.records))
     if as_json:
         click.echo(msgspec.json.encode(rows))
@@ -77,7 +77,7 @@ def list_(as_json: bool, path: Path) -> None:
 @config_option
 def suspend(tenant_id: str, reason: str, path: Path) -> None:
     """Suspend TENANT: refuse its callers and end its calls, streams, tasks and requests."""
-    config = configured(path)
+    config = configured_server(path)
     if run_with_stores(config, lambda stores: suspend_tenant(tenant_id, reason, config, stores)):
         click.echo(f"Tenant {tenant_id} is suspended at every server within a second.")
     else:
@@ -94,7 +94,7 @@ def resume(tenant_id: str, path: Path) -> None:
     Tokens and dashboard sessions that have not expired work again. Calls, streams, tasks and
     requests that the suspension ended do not resume.
     """
-    config = configured(path)
+    config = configured_server(path)
 
     async def execute(stores: OpenStores) -> bool:
         was_suspended = await stores.records.revocations.delete(tenant_id, SUSPENDED)

@@ -16,7 +16,7 @@ from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import LONGEST_S
 from gatepost.runtime.recent_callers import RecentCallers
-from gatepost.secrets.keyring import KeyRing
+from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.storage.sql import sqlite_audit_writer
@@ -52,6 +52,7 @@ class CommandFolder:
         shutil.rmtree(self.folder / "workspaces", ignore_errors=True)
         text = "\n".join(f"{name} = {toml(value)}" for name, value in (SETTINGS | changes).items())
         (self.folder / "gatepost.toml").write_text(text, encoding="utf-8")
+        self.run("migrate")
 
     def run(self, *arguments: str) -> CommandResult:
         """Run a command."""
@@ -78,6 +79,35 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandFolder]
 def shell(process: CommandFolder) -> CommandFolder:
     process.begin()
     return process
+
+
+def test_a_backup_that_fails_leaves_nothing_behind(shell: CommandFolder) -> None:
+    """The disk may be full, and an incomplete copy would take room on it."""
+    (shell.folder / "gatepost.db").write_bytes(b"this is no database" * 100)
+
+    assert shell.run("backup", "copy.db").code == 1
+    assert not [*shell.folder.glob("copy*")]
+
+
+COMMANDS_OF_SERVERS = ("revoke --subject eve", "tenant suspend acme", "tenant list", "audit verify")
+
+
+def test_no_command_uses_a_database_that_does_not_exist(shell: CommandFolder) -> None:
+    """In another folder than the server's, a revocation would be stored where no server reads."""
+    create(shell.folder / "keyring.json")
+    elsewhere = shell.folder / "elsewhere"
+    shell.begin(
+        storage={"database": "sqlite:///elsewhere/gatepost.db"},
+        keys={"ring": "file:keyring.json"},
+    )
+    shutil.rmtree(elsewhere)
+
+    for command in COMMANDS_OF_SERVERS:
+        result = shell.run(*command.split())
+
+        assert result.code == 1, command
+        assert f"There is no database {elsewhere}/gatepost.db" in result.err
+        assert not elsewhere.exists()
 
 
 def test_tenants_are_listed_with_their_state(shell: CommandFolder) -> None:
