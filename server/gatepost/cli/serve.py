@@ -83,6 +83,11 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
 def log_problems(problems: Iterable[Problem]) -> None:
     """Log each problem of a reload: lines of text would get lost where events are collected."""
     for problem in problems:
-        about = {"id": problem.id, "setting": problem.setting, "problem": problem.message}
+        members = {
+            "id": problem.id,
+            "setting": problem.setting,
+            "problem": problem.message,
+            "hint": problem.hint,
+        }
         level = logging.ERROR if problem.level == "error" else logging.WARNING
-        _log.log(level, "configuration_problem", extra=about | {"hint": problem.hint})
+        _log.log(level, "configuration_problem", extra=members)
