@@ -97,7 +97,10 @@ def _tls(config: Config) -> Iterator[Problem]:
 
 def _validity(file: Path) -> Iterator[Problem]:
     """Yield a problem if clients refuse the server's certificate because of its dates."""
-    certificate = load_pem_x509_certificates(file.read_bytes())[0]
+    try:
+        certificate = load_pem_x509_certificates(file.read_bytes())[0]
+    except ValueError:
+        return  # a form that only OpenSSL reads, as "TRUSTED CERTIFICATE"
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if begins <= datetime.now(UTC) <= ends:
         return
