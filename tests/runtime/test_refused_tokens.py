@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from gatepost.audit.events import AuditEvents
 from gatepost.audit.record import search
 from gatepost.cli.doctor import command
+from gatepost.cli.migrate import migrate
 from gatepost.cli.revoke import revoke
 from gatepost.http.failed_tokens import FailedTokenLimit
 from gatepost.runtime import refused_tokens
@@ -236,6 +237,7 @@ def test_the_doctor_checks_revocations(server: Server, tmp_path: Path) -> None:
     token = server.token()
     assert "were not checked" in examined(server, tmp_path, token).output
     path = configured_reasons(server, tmp_path)
+    CliRunner().invoke(migrate, ["--config", str(path)], catch_exceptions=False)
 
     done = CliRunner().invoke(revoke, ["--config", str(path), "--tenant", "acme"])
 

@@ -150,14 +150,3 @@ async def in_cpu_thread(
     # The computation's own end counts: a caller that gives up must not make the thread seem free.
     running.add_done_callback(on_end)
     return await asyncio.wrap_future(running)
-
-
-async def computed(
-    caller: TenantContext, function: Callable[..., T], *arguments: Any, is_long: bool
-) -> T:
-    """
-    Return what *function* computes for a request of *caller*: in the thread if it *is_long*.
-
-    Raises TooManyWaiting as `in_cpu_thread` does.
-    """
-    return await in_cpu_thread(caller, function, *arguments) if is_long else function(*arguments)

@@ -7,7 +7,7 @@ from functools import lru_cache
 import msgspec
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.execution.cpu_thread import computed
+from gatepost.execution.cpu_thread import in_cpu_thread
 from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
     Approver,
@@ -35,7 +35,7 @@ from gatepost.storage.approvals import (
 )
 from gatepost.storage.records import Records
 from gatepost.tools.offers.offer import Call, Tool
-from gatepost.tools.schemas.argument_size import may_hold_many
+from gatepost.tools.schemas.argument_size import SHORT_BYTES
 
 DEFAULT_S = 86_400.0
 LONGEST_S = 30 * 86_400.0
@@ -213,7 +213,7 @@ class GrantService:
         A grant covers only calls that its approver could have approved alone. It covers none once
         the approver or the grant's caller is revoked.
         """
-        caller, now, is_long = call.caller, self._clock(), may_hold_many(call.arguments)
+        caller, now, is_long = call.caller, self._clock(), len(call.arguments) > SHORT_BYTES
         if need.approvals > 1:
             return None
         grants = self._records.for_tenant(caller.tenant_id).grants
@@ -233,8 +233,9 @@ class GrantService:
             if details.grant.when is None:
                 covered = details.digest == call_approvals.digest
             else:
-                is_true = _condition(details.grant.when).is_true
-                covered = await computed(caller, is_true, subject, is_long=is_long) is True
+                holds = _condition(details.grant.when).is_true
+                value = await in_cpu_thread(caller, holds, subject) if is_long else holds(subject)
+                covered = value is True
             if covered and await grants.spend(record.id, now):
                 await self._notifier.announce("grant_used", details.grant)
                 return record.id

@@ -1,11 +1,10 @@
 """The store of approval requests: it creates them and changes their state."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.execution.cpu_thread import computed
+from gatepost.execution.cpu_thread import in_cpu_thread
 from gatepost.policy.approvals.approval_request import (
     ApprovalDecision,
     ApprovalRequest,
@@ -39,7 +38,7 @@ from gatepost.storage.approvals import ApprovalQuery, ApprovalStore
 from gatepost.storage.records import Records
 from gatepost.tools.calls.redaction import Redaction
 from gatepost.tools.offers.offer import Call, Tool, ToolFailure
-from gatepost.tools.schemas.argument_size import may_hold_many
+from gatepost.tools.schemas.argument_size import SHORT_BYTES
 
 BUSY_S = 30
 """When a caller for which too many calls wait may call again, in seconds."""
@@ -47,6 +46,8 @@ OF_CALLER = (
     "{count} of your calls already wait for approval. Wait until they are decided, then call again."
 )
 OF_TENANT = "Too many calls wait for approval at the moment. Call again later."
+
+T = TypeVar("T")
 
 
 class RequestStore:
@@ -77,8 +78,7 @@ class RequestStore:
 
     async def approvals_of(self, call: Call, tool: Tool, policy: ApprovalPolicy) -> CallApprovals:
         """Return what is stored for a call."""
-        sent, is_long = call.arguments, may_hold_many(call.arguments)
-        digest = await computed(call.caller, self.arguments.digest, tool, sent, is_long=is_long)
+        digest = await computed(call, self.arguments.digest, tool, call.arguments)
         binding = binding_of(call, tool, digest, policy.version)
         caller = call.caller
         query = ApprovalQuery(
@@ -147,11 +147,9 @@ class RequestStore:
             raise ToolFailure("rate_limit", message, retry_after=BUSY_S)
         if waiting.of_tenant >= self._settings.max_waiting_per_tenant:
             raise ToolFailure("rate_limit", OF_TENANT, retry_after=BUSY_S)
-        create = partial(request_of, call, tool, need, call_approvals.policy, self._redaction, now)
-        request = await computed(caller, create, is_long=may_hold_many(call.arguments))
-        details = StoredRequest(
-            request, call_approvals.digest, need.timeout_s, caller_variables(caller)
-        )
+        policy, digest = call_approvals.policy, call_approvals.digest
+        request = await computed(call, request_of, call, tool, need, policy, self._redaction, now)
+        details = StoredRequest(request, digest, need.timeout_s, caller_variables(caller))
         sealed = self.arguments.seal(request.id, SealedArguments(call.arguments))
         return StoredApproval.new(details, call_approvals.binding, sealed)
 
@@ -293,3 +291,10 @@ class RequestStore:
         if changed is not None:
             await self._notifier.announce(state, changed.request)
         return changed
+
+
+async def computed(call: Call, function: Callable[..., T], *parameters: Any) -> T:
+    """Return what *function* computes: in a thread if the call's arguments may take it long."""
+    if len(call.arguments) <= SHORT_BYTES:
+        return function(*parameters)
+    return await in_cpu_thread(call.caller, function, *parameters)

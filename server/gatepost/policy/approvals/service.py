@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.execution.cpu_thread import computed
+from gatepost.execution.cpu_thread import in_cpu_thread
 from gatepost.policy.approvals.approval_request import (
     SCRIPT_PREFIX,
     ApprovalDecision,
@@ -46,7 +46,6 @@ from gatepost.telemetry.logs import INVISIBLE
 from gatepost.tools.calls.redaction import Redaction
 from gatepost.tools.calls.registry import Registry
 from gatepost.tools.offers.offer import Tool, ToolFailure
-from gatepost.tools.schemas.argument_size import may_hold_many
 
 MAX_REASON = 1_000
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -224,7 +223,7 @@ class ApprovalService(RequestLists):
         edit = partial(edited_changes, approval, edited, *services)
         if isinstance(by, Operator):
             return edit()  # a command serves no other requests
-        return await computed(by, edit, is_long=may_hold_many(edited))
+        return await in_cpu_thread(by, edit)
 
     def _approved(
         self, approval: StoredApproval, by: Approver, changes: dict[str, Any], reason: str

@@ -6,18 +6,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gatepost.execution.cpu_thread import in_cpu_thread
 from gatepost.policy.approvals.approval_request import (
     ApprovalRequest,
     PageUrl,
+    check_readable,
     no_page,
     party_of,
     reason_sentence,
 )
-from gatepost.policy.approvals.policies import ApprovalPolicy
+from gatepost.policy.approvals.policies import ApprovalPolicy, caller_variables, variables_of
+from gatepost.policy.approvals.request_store import computed
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stored_request import StoredApproval, use_of
-from gatepost.policy.approvals.tool_policies import need_of
 from gatepost.policy.approvals.waiting_call import WaitingCall
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
 from gatepost.policy.idempotency.idempotency_record import (
@@ -111,7 +111,9 @@ class ApprovalStage(Stage):
     async def _hold(
         self, policy: ApprovalPolicy, call: Call, tool: Tool, arguments: Any, proceed: Next
     ) -> Outcome:
-        subject, need = await need_of(call, tool, policy, arguments)
+        await computed(call, check_readable, call.arguments)
+        subject = variables_of(caller_variables(call.caller), tool, call.arguments, arguments)
+        need = await computed(call, policy.need, subject)
         if need is None:
             return await proceed(call, tool, arguments)
         self._check(call)
@@ -194,7 +196,7 @@ class ApprovalStage(Stage):
         else:
             call = replace(call, arguments=self._approved_arguments(approval, call))
             approval = await self._extend(approval, tool)
-        arguments = await in_cpu_thread(call.caller, tool.check, call.arguments)
+        arguments = await computed(call, tool.check, call.arguments)
         work = IdempotentWork(
             call,
             tool,
@@ -209,10 +211,8 @@ class ApprovalStage(Stage):
         try:
             outcome, conflict = await self._runs.join(work, use_of(request.id))
         except StillRunning as refused:
-            failure = refused.failure
-            raise ToolFailure(
-                failure.kind, ALREADY_RUNNING, retry_after=failure.retry_after
-            ) from None
+            kind, retry_after = refused.failure.kind, refused.failure.retry_after
+            raise ToolFailure(kind, ALREADY_RUNNING, retry_after=retry_after) from None
         if not _is_still_usable(outcome, conflict):
             try:
                 await self._requests.close(approval)

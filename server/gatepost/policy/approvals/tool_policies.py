@@ -9,22 +9,13 @@ from typing import Any
 import msgspec
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.execution.cpu_thread import computed
-from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFacts, check_readable
-from gatepost.policy.approvals.conditions import Condition, ConditionVariables
-from gatepost.policy.approvals.policies import (
-    ApprovalNeed,
-    ApprovalPolicy,
-    PolicyRule,
-    caller_variables,
-    token_claims,
-    variables_of,
-)
+from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFacts
+from gatepost.policy.approvals.conditions import Condition
+from gatepost.policy.approvals.policies import ApprovalPolicy, PolicyRule, token_claims
 from gatepost.policy.idempotency.idempotency_record import may_repeat
 from gatepost.tools.calls.registry import Registry
 from gatepost.tools.calls.tool_search import SEARCH_TOOLS
-from gatepost.tools.offers.offer import Call, Offer, Tool, ToolFailure
-from gatepost.tools.schemas.argument_size import may_hold_many
+from gatepost.tools.offers.offer import Offer, Tool, ToolFailure
 from gatepost_authz.caller import TenantContext
 
 PACK = "pack:"
@@ -186,20 +177,3 @@ class ToolPolicies:
 
 def _caller_of(request: ApprovalRequest) -> TenantContext | None:
     return token_claims(request.caller, request.tenant, request.created_at)
-
-
-async def need_of(
-    call: Call, tool: Tool, policy: ApprovalPolicy, arguments: Any
-) -> tuple[ConditionVariables, ApprovalNeed | None]:
-    """
-    Return the variables of a call for conditions, and the approval that it needs, if any.
-
-    Raises ToolFailure if approvers could not read its arguments.
-    """
-
-    def read() -> tuple[ConditionVariables, ApprovalNeed | None]:
-        check_readable(call.arguments)
-        subject = variables_of(caller_variables(call.caller), tool, call.arguments, arguments)
-        return subject, policy.need(subject)
-
-    return await computed(call.caller, read, is_long=may_hold_many(call.arguments))

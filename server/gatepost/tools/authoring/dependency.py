@@ -3,14 +3,11 @@
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial, wraps
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from functools import wraps
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from gatepost.execution.threads import in_thread
 from gatepost.tools.authoring.function import awaited
 from gatepost.tools.authoring.lifespan import Lifespan
-
-T = TypeVar("T")
 
 
 class Depends:
@@ -60,32 +57,6 @@ def injected(function: Callable[..., Any]) -> Callable[..., Any]:
                 f"{function.__name__}: write {name}: Annotated[…, Depends(…)], not a default"
             )
     return _injecting(function, dependencies) if dependencies else function
-
-
-def converting(
-    function: Callable[..., Any], convert: Callable[..., T]
-) -> Callable[..., Awaitable[T]]:
-    """
-    Return a coroutine function that calls *function* with a context and arguments by name.
-
-    It returns what *convert* makes of the returned value and its own further arguments. What a
-    plain function returns is converted in a thread as well, because it may be large.
-    """
-    call = injected(function)
-
-    async def converted(ctx: Any, arguments: Mapping[str, Any], *others: Any) -> T:
-        return convert(await call(ctx, **arguments), *others)
-
-    def compute(ctx: Any, arguments: Mapping[str, Any], *others: Any) -> T:
-        return convert(function(ctx, **arguments), *others)
-
-    async def converted_in_thread(ctx: Any, arguments: Mapping[str, Any], *others: Any) -> Any:
-        # The dependencies end before the conversion, so they do not see its errors.
-        return await in_thread(convert, await call(ctx, **arguments), *others)
-
-    if inspect.iscoroutinefunction(function):
-        return converted
-    return partial(in_thread, compute) if call is function else converted_in_thread
 
 
 def _injecting(

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from gatepost.tools.authoring.dependency import converting
 from gatepost.tools.authoring.fastmcp_server import offers_of_server
 from gatepost.tools.authoring.function import (
     OfferOptions,
@@ -28,9 +27,7 @@ from gatepost.tools.authoring.pack_sources import (
 )
 from gatepost.tools.authoring.prompt import PromptFunction, prompt
 from gatepost.tools.authoring.resource import ResourceFunction, ResourceOptions, document
-from gatepost.tools.authoring.results import (
-    returned_by,
-)
+from gatepost.tools.authoring.results import converting, returned_by
 from gatepost.tools.authoring.schema import arguments_of
 from gatepost.tools.authoring.skill import offers_of, read_skill
 from gatepost.tools.authoring.tool_methods import marked_methods

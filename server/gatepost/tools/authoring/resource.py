@@ -11,10 +11,10 @@ import msgspec
 from pydantic_core import to_json
 
 from gatepost.documents.json_shape import decoded
-from gatepost.tools.authoring.dependency import converting, injected
+from gatepost.tools.authoring.dependency import injected
 from gatepost.tools.authoring.encoded_json import checked_blocks
 from gatepost.tools.authoring.function import OfferOptions, awaited, common_members, description_of
-from gatepost.tools.authoring.results import labelled
+from gatepost.tools.authoring.results import converting, labelled
 from gatepost.tools.authoring.schema import texts_of
 from gatepost.tools.authoring.suggestions import Function, OfferedFunction, P, R, completer
 from gatepost.tools.context.content import (

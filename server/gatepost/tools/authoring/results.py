@@ -2,8 +2,9 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_origin, get_type_hints
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -11,6 +12,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, is_typeddict
 
 from gatepost.documents.json_shape import decoded
+from gatepost.execution.threads import in_thread
+from gatepost.tools.authoring.dependency import injected
 from gatepost.tools.authoring.encoded_json import checked_json, checked_value, holds_encoded
 from gatepost.tools.authoring.generated_schema import schema_of, simplify
 from gatepost.tools.authoring.mixed_content import blocks, encoded, holds_content, is_content
@@ -18,6 +21,7 @@ from gatepost.tools.authoring.type_adapter import adapter_of
 from gatepost.tools.offers.offer import CallContext, Invoke, Outcome, ToolFailure
 from gatepost.tools.schemas.raw_schema import validator_of
 
+T = TypeVar("T")
 ToOutcome = Callable[[Any], Outcome]
 
 RESULT = "result"
@@ -71,6 +75,32 @@ def returned_by(
     if is_object:
         return ReturnConversion(lambda value: structured(_dump(adapter, value)), schema)
     return ReturnConversion(lambda value: wrapped(_dump(adapter, {RESULT: value})), schema)
+
+
+def converting(
+    function: Callable[..., Any], convert: Callable[..., T]
+) -> Callable[..., Awaitable[T]]:
+    """
+    Return a coroutine function that calls *function* with a context and arguments by name.
+
+    It returns what *convert* makes of the returned value and its own further arguments. What a
+    plain function returns is converted in a thread as well, because it may be large.
+    """
+    call = injected(function)
+
+    async def converted(ctx: Any, arguments: Mapping[str, Any], *others: Any) -> T:
+        return convert(await call(ctx, **arguments), *others)
+
+    def compute(ctx: Any, arguments: Mapping[str, Any], *others: Any) -> T:
+        return convert(function(ctx, **arguments), *others)
+
+    async def converted_in_thread(ctx: Any, arguments: Mapping[str, Any], *others: Any) -> Any:
+        # The dependencies end before the conversion, so they do not see its errors.
+        return await in_thread(convert, await call(ctx, **arguments), *others)
+
+    if inspect.iscoroutinefunction(function):
+        return converted
+    return partial(in_thread, compute) if call is function else converted_in_thread
 
 
 def text(value: str) -> Outcome:

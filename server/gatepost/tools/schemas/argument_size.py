@@ -23,11 +23,6 @@ def is_large(arguments: bytes, *, reads_texts: bool) -> bool:
     return size > LONG_BYTES or values_bound(arguments, within_texts=reads_texts) > MANY_VALUES
 
 
-def may_hold_many(arguments: bytes) -> bool:
-    """Return whether arguments are so long that they may hold many values."""
-    return len(arguments) > SHORT_BYTES
-
-
 def is_quoted(arguments: bytes, *, with_secrets: bool) -> bool:
     """
     Return whether validation errors in the arguments are described with the values at fault.
