@@ -39,13 +39,25 @@ def exported_line(at: str, kind: str, outcome: str, **details: Any) -> str:
 
 
 def test_the_script_of_the_page_joins_calls_with_their_approvals(tmp_path: Path) -> None:
-    """An auditor asks who called what in a month, and who approved it."""
+    """
+    An auditor asks who called what in a month, and who approved it.
+
+    A decision that was retracted does not count, and no name is a formula for a spreadsheet.
+    """
     alice = json.dumps({"issuer": "https://id.example.com", "subject": "alice"})
-    bob = json.dumps({"issuer": "https://id.example.com", "subject": "8c1f", "name": "Bob"})
+    bob = json.dumps({"issuer": "https://id.example.com", "subject": "8c1f", "name": "=Bob"})
+    eve = {"issuer": "https://id.example.com", "subject": "d03a"}
     lines = [
         json.dumps({"gatepost_audit": {"tenant": "acme", "after": 0}}),
         exported_line("2026-09-30T23:59:59Z", "call", "success", caller=alice),
         exported_line("2026-10-31T12:00:00Z", "call", "approval_pending", caller=alice),
+        exported_line("2026-10-31T12:01:30Z", "approval", "void", caller=json.dumps(eve)),
+        exported_line(
+            "2026-10-31T12:00:30Z",
+            "approval",
+            "approved",
+            caller=json.dumps(eve | {"name": "Eve"}),
+        ),
         exported_line("2026-10-31T12:01:00Z", "approval", "approved", caller=bob),
         exported_line("2026-10-31T12:02:00Z", "approval", "approved", operator="root"),
         exported_line("2026-10-31T12:03:00Z", "call", "success", caller=alice, arguments='{"a":1}'),
@@ -66,6 +78,6 @@ def test_the_script_of_the_page_joins_calls_with_their_approvals(tmp_path: Path)
     )
 
     assert [*csv.reader(done.stdout.splitlines())][1:] == [
-        ["2026-10-31 12:00:00", "alice", "pay", "", "approval_pending", "Bob, root"],
-        ["2026-10-31 12:03:00", "alice", "pay", '{"a":1}', "success", "Bob, root"],
+        ["2026-10-31 12:00:00", "alice", "pay", "", "approval_pending", "'=Bob, root"],
+        ["2026-10-31 12:03:00", "alice", "pay", '{"a":1}', "success", "'=Bob, root"],
     ]
