@@ -2,12 +2,14 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.mcp.listing import OfferLists
 from gatepost.mcp.request import NO_PARAMS
 from gatepost.secrets.keyring import KeyRing
+from gatepost.tools.calls import registry as registry_module
 from gatepost.tools.calls.registry import Registry
 from gatepost.tools.offers.offer import Offer
 from gatepost.tools.offers.template_index import TemplateIndex
@@ -103,6 +105,25 @@ def test_what_callers_see_of_many_offers_is_found_out_in_a_thread() -> None:
     assert "VisibleOffers.__init__" not in called
     assert len(first.tools) == 400
     assert "VisibleOffers.__init__" not in functions_called(lambda: registry.visible(caller))
+
+
+async def test_what_could_not_be_found_out_is_found_out_at_the_next_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A failure, as that to start a thread, must not last as long as the tenant's offers."""
+    registry, caller = _registry(400), a_caller()
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registry_module, "VisibleOffers", fail)
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                await registry.prepare(caller)
+    await asyncio.gather(*(registry.prepare(caller) for _ in range(3)))
+
+    assert len(registry.visible(caller).tools) == 400
 
 
 def test_a_long_list_is_encoded_in_a_thread() -> None:

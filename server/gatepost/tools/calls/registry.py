@@ -96,9 +96,8 @@ class Registry:
         self._enabled = OfferIndex(entries_of(tuple(ordered)) if source is not None else ())
         # Cached by snapshot, so that the cached objects are dropped with it.
         self._visible_offers: WeakKeyDictionary[TenantOffers, VisibleOffers] = WeakKeyDictionary()
-        self._making: WeakKeyDictionary[TenantOffers, asyncio.Future[VisibleOffers]] = (
-            WeakKeyDictionary()
-        )
+        self._making: dict[TenantOffers, asyncio.Task[None]] = {}
+        """What is found out in a thread now."""
 
     @property
     def offers(self) -> list[Offer]:
@@ -119,9 +118,9 @@ class Registry:
         if len(tenant_offers.entries) > MANY_OFFERS and tenant_offers not in self._visible_offers:
             making = self._making.get(tenant_offers)
             if making is None:  # else another caller of the tenant waits for the same
-                work = asyncio.to_thread(self._make_visible, tenant_offers)
-                making = self._making[tenant_offers] = asyncio.ensure_future(work)
-            self._visible_offers[tenant_offers] = await asyncio.shield(making)
+                work = self._make_in_thread(tenant_offers)
+                making = self._making[tenant_offers] = asyncio.create_task(work)
+            await asyncio.shield(making)
 
     def offer(self, kind: OfferKind, key: str, caller: TenantContext) -> Offer:
         """Return the offer of that name or URI if the caller can reach it; raises Unknown."""
@@ -216,6 +215,13 @@ class Registry:
         if visible is None:
             visible = self._visible_offers[tenant_offers] = self._make_visible(tenant_offers)
         return visible
+
+    async def _make_in_thread(self, tenant_offers: TenantOffers) -> None:
+        try:
+            visible = await asyncio.to_thread(self._make_visible, tenant_offers)
+            self._visible_offers[tenant_offers] = visible
+        finally:
+            del self._making[tenant_offers]
 
     def _make_visible(self, tenant_offers: TenantOffers) -> VisibleOffers:
         return VisibleOffers(
