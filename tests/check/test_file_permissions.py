@@ -219,6 +219,25 @@ async def test_databases_rings_and_folders_of_another_user_are_refused(
         workspaces.close()
 
 
+@ROOT_ONLY
+def test_files_beside_the_target_of_a_linked_database_are_checked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gatepost and SQLite keep their files there, not beside the link."""
+    target = folder / "data" / "real.db"
+    target.parent.mkdir()
+    target.touch(mode=0o600)
+    (folder / "gatepost.db").symlink_to(target)
+    wal = target.with_name("real.db-audit-1")
+    wal.touch(mode=0o600)
+    os.chown(wal, NOBODY_UID, NOBODY_UID)
+    AnotherUser(monkeypatch)
+
+    found = [text for id_, _, text in problems_found(VALID_CONFIG) if id_ == "config.E120"]
+
+    assert any(f"{wal} belongs to another user" in text for text in found), found
+
+
 def test_a_key_ring_of_the_same_user_is_loaded(tmp_path: Path) -> None:
     """This is the control for the refused key ring of another user."""
     create(tmp_path / "ring.json")

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
+from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
@@ -234,15 +235,16 @@ def test_the_doctor_names_the_tenant_of_an_accepted_token(server: Server, tmp_pa
 
 def test_the_doctor_checks_revocations(server: Server, tmp_path: Path) -> None:
     """It reads them from the database, as running servers do."""
-    token = server.token()
-    assert "were not checked" in examined(server, tmp_path, token).output
-    path = configured_reasons(server, tmp_path)
+    token, folder = server.token(), tmp_path / "my data"  # with a blank, which a URL escapes
+    folder.mkdir()
+    assert "were not checked" in examined(server, folder, token).output
+    path = configured_reasons(server, folder)
     CliRunner().invoke(migrate, ["--config", str(path)], catch_exceptions=False)
 
     done = CliRunner().invoke(revoke, ["--config", str(path), "--tenant", "acme"])
 
     assert done.exit_code == 0, done.output
-    judged = examined(server, tmp_path, token)
+    judged = examined(server, folder, token)
     assert judged.exit_code == 1, judged.output
     assert "reason:  revoked" in judged.output
     assert "tenant:  acme" in judged.output
@@ -274,7 +276,7 @@ def configured_reasons(server: Server, folder: Path) -> Path:
     path = folder / "gatepost.toml"
     path.write_text(
         f'resource = "http://127.0.0.1:{port}/mcp"\nmode = "development"\n'
-        f'[storage]\ndatabase = "sqlite:///{folder}/none.db"\n'
+        f'[storage]\ndatabase = "sqlite:///{quote(str(folder))}/none.db"\n'
         '[tools]\npacks = ["demo"]\n[scopes]\nbaseline = ["files:write"]\n'
         f'[[issuers]]\nissuer = "{table["issuer"]}"\nalgorithms = ["RS256"]\n'
         'tenant = { claim = "org_id" }\ntenants = { acme = "acme" }\n'

@@ -10,13 +10,13 @@ from glob import escape, glob
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
 from gatepost.config.references import UnresolvedReference, resolved_setting
 from gatepost.config.settings import Config
 from gatepost.permissions import GROUP_AND_OTHERS, is_foreign
+from gatepost.storage.sqlite_file import SCHEME, path_of
 from gatepost.workspace.ownership import adoption, is_foreign_folder
 from gatepost.workspace.resolver import resolver_of
 from gatepost_authz.config import TENANT_ID, Problem
@@ -24,7 +24,6 @@ from gatepost_authz.config import TENANT_ID, Problem
 FILE = "file:"
 TOOLS = "config.E117", "config.W117"
 CONFIGURATION = "config.E119", "config.W119"
-SQLITE = "sqlite:///"
 MAX_FOLDERS = 5
 """Maximum number of folders in the report."""
 LINKS = 40
@@ -197,9 +196,9 @@ def _database(config: Config) -> Iterator[Problem]:
         url = resolved_setting(config.storage.database)
     except UnresolvedReference:
         return  # reported already
-    if not url.startswith(SQLITE):
+    if not url.startswith(SCHEME):
         return
-    path = unquote(url.removeprefix(SQLITE))
+    path = path_of(url)
     related = [f"{path}-wal", f"{path}-shm", f"{path}-lock", *glob(f"{escape(path)}-audit-*")]
     for name in (path, *sorted(related)):
         try:

@@ -4,16 +4,16 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from gatepost.check.paths import unusable
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
+from gatepost.storage import sqlite_file
 from gatepost.storage.backends import DATABASES, MEMORY, SHARED_STORES, Backend, scheme_of
 from gatepost_authz.config import Problem
 
 DATABASE, SHARED = "storage.database", "storage.shared"
-SQLITE = "sqlite:///"
 # The URL itself is never shown: it may hold a password.
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,20}")
 
@@ -51,7 +51,9 @@ def _address(setting: str, url: str, backends: Mapping[str, Backend]) -> Iterato
     if backend is None or not _is_complete(url):
         scheme = SCHEME.match(scheme_of(url))
         url_text = f"{scheme[0]!r}" if backend is None and scheme and ":" in url else "this"
-        supported = (f"{SQLITE}PATH", "postgresql://…", MEMORY) if setting == DATABASE else backends
+        supported = (
+            ("sqlite:///PATH", "postgresql://…", MEMORY) if setting == DATABASE else backends
+        )
         yield Problem(
             "config.E032",
             f"`{setting}`: {url_text} is not a supported store URL",
@@ -65,8 +67,8 @@ def _address(setting: str, url: str, backends: Mapping[str, Backend]) -> Iterato
             f"pip install 'gatepost[{backend.extra}]'" if backend.extra else "",
             setting=setting,
         )
-    elif url.startswith(SQLITE):
-        path = Path(unquote(url.removeprefix(SQLITE)))
+    elif url.startswith(sqlite_file.SCHEME):
+        path = Path(sqlite_file.given_path(url))
         # Check the folder too, because SQLite keeps its log beside the file.
         reason = f"{path} is a folder" if path.is_dir() else unusable(path.parent)
         if reason is not None:
@@ -84,7 +86,7 @@ def _shared(config: Config) -> Iterator[Problem]:
             "config.W030",
             "tasks, idempotency keys, ended sessions, approvals, revocations and the audit log "
             "are lost when the server stops",
-            f'set storage.database = "{SQLITE}PATH" or "postgresql://…"',
+            'set storage.database = "sqlite:///PATH" or "postgresql://…"',
             "warning",
             DATABASE,
         )
@@ -101,7 +103,7 @@ def _shared(config: Config) -> Iterator[Problem]:
         yield Problem(
             "config.E036",
             "each worker would have its own database in memory",
-            f'set storage.database = "{SQLITE}PATH" or "postgresql://…", or listen.workers = 1',
+            'set storage.database = "sqlite:///PATH" or "postgresql://…", or listen.workers = 1',
             setting=DATABASE,
         )
 
@@ -117,8 +119,8 @@ def _password(url: str) -> bool:
 
 def _is_complete(url: str) -> bool:
     """Return whether the scheme is followed by a path, or by a host and a valid port."""
-    if url.startswith(SQLITE):
-        path = url.removeprefix(SQLITE)
+    if url.startswith(sqlite_file.SCHEME):
+        path = url.removeprefix(sqlite_file.SCHEME)
         # SQLite's names for databases without a file: each connection would get its own.
         return bool(path) and "?" not in path and not path.startswith((":", "file:"))
     try:

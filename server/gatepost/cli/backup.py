@@ -16,9 +16,10 @@ from gatepost.config.settings import KeySettings
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.storage.backends import scheme_of
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.storage.sql.sqlite import exists, path_of, wals
+from gatepost.storage.sql.sqlite import wals
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 from gatepost.storage.sql.sqlite_links import move_logs
+from gatepost.storage.sqlite_file import exists, path_of
 
 WAIT_S = 30.0
 """Seconds that the copy waits for a locked database."""

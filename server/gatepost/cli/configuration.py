@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 import click
 import msgspec
@@ -15,12 +14,12 @@ import msgspec
 from gatepost.check import file_permissions
 from gatepost.check.pack_loading import LoadedPacks, load
 from gatepost.check.problems import lines_about, problems
-from gatepost.check.storage import SQLITE
 from gatepost.config.reading import read
 from gatepost.config.references import resolved_setting
 from gatepost.config.settings import Config
 from gatepost.runtime.reload import known_tenants
 from gatepost.storage.backends import MEMORY
+from gatepost.storage.sqlite_file import SCHEME, exists, given_path
 from gatepost_authz.config import TENANT_ID, Problem
 
 DEFAULT_FILE = Path("gatepost.toml")
@@ -95,10 +94,9 @@ def check_database(config: Config) -> None:
     success.
     """
     url = resolved_setting(config.storage.database)
-    file = unquote(url.removeprefix(SQLITE))
-    if url.startswith(SQLITE) and not os.path.exists(file):
+    if url.startswith(SCHEME) and not exists(url):
         raise click.ClickException(
-            f"There is no database {os.path.abspath(file)} (storage.database). "
+            f"There is no database {os.path.abspath(given_path(url))} (storage.database). "
             "A relative path starts at the folder of the command: run it in the server's folder. "
             "The server creates the database at its first start."
         )

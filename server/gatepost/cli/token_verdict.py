@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,6 +15,7 @@ from gatepost.runtime.token_verifiers import introspection_secrets, verifiers_of
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.leases import number_holders
+from gatepost.storage.sqlite_file import SCHEME, exists
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher
@@ -29,7 +29,6 @@ from gatepost_authz.signature import split
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import Verifiers
 
-SQLITE = "sqlite:///"
 REVOCATIONS_UNREAD = "Revocations and suspensions made on the command line were not checked: {why}."
 
 COUNTED_SEPARATELY = (
@@ -140,8 +139,7 @@ async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revoca
 
 def _exists(database: str) -> bool:
     """Return whether the database exists; the check must not create a file."""
-    path = database.removeprefix(SQLITE)
-    return database != MEMORY and (path == database or Path(path).exists())
+    return exists(database) if database.startswith(SCHEME) else database != MEMORY
 
 
 def _no_revocations(caller: TenantContext) -> None:

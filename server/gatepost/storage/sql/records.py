@@ -24,7 +24,7 @@ from gatepost.storage.audit import Linker
 from gatepost.storage.entries import Entry, EntryValue
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.outbox import OutboxMessage
-from gatepost.storage.sql import database_schema, sqlite, sqlite_links
+from gatepost.storage.sql import database_schema, sqlite_links
 from gatepost.storage.sql.approvals import SqlApprovals, overdue, waiting_of
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import Database
@@ -46,6 +46,7 @@ from gatepost.storage.sql.sqlite_database import SqliteDatabase
 from gatepost.storage.sql.tables import IDEMPOTENCY_RECORDS, METADATA, TASKS
 from gatepost.storage.sql.tasks import SqlTasks, abandoned
 from gatepost.storage.sql.tenant_data import SqlTenantData
+from gatepost.storage.sqlite_file import SCHEME, exists, path_of
 from gatepost.storage.stored_bytes import StoredUsage
 
 log = logging.getLogger(__name__)
@@ -235,12 +236,12 @@ async def opened(url: str) -> SqlRecords:
     A SQLite file is brought up to date; PostgreSQL is the operator's. Raises StoreRefused and
     StoreUnavailable.
     """
-    if url.startswith(sqlite.SCHEME):
+    if url.startswith(SCHEME):
         sqlite_links.move_logs(url)
     database = database_of(url)
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(database.aclose)
-        if url.startswith(sqlite.SCHEME):
+        if url.startswith(SCHEME):
             move = await database_schema.make(database)
             if move.before != move.after:
                 log.info("database_migrated", extra={"before": move.before, "after": move.after})
@@ -252,7 +253,7 @@ async def opened(url: str) -> SqlRecords:
 
 async def check(url: str) -> None:
     """Raise StoreRefused unless the database is at our revision; it is left as it is."""
-    if url.startswith(sqlite.SCHEME) and not sqlite.exists(url):
+    if url.startswith(SCHEME) and not exists(url):
         # Looking at the database would create the file.
         raise StoreRefused(database_schema.must_migrate(None))
     database = database_of(url)
@@ -269,8 +270,8 @@ async def migrate(url: str) -> database_schema.Move:
 
 def database_of(url: str) -> Database:
     """Return the database at a URL, whatever its schema is."""
-    if url.startswith(sqlite.SCHEME):
-        return SqliteDatabase(sqlite.path_of(url))
+    if url.startswith(SCHEME):
+        return SqliteDatabase(path_of(url))
     # Imported here, because its driver is an extra.
     driver = importlib.import_module("gatepost.storage.sql.postgresql")
     database: Database = driver.database(url)

@@ -1,11 +1,10 @@
-"""A SQLite file: its path, the files beside it, and the settings of its connections."""
+"""A SQLite file: the files beside it, and the settings of its connections."""
 
 import os
 import sqlite3
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from urllib.parse import unquote
 
 from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
@@ -14,7 +13,6 @@ from gatepost.permissions import close_to_others
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.sql.database import STATEMENT_MS, engine_options
 
-SCHEME = "sqlite:///"
 LOCK = "-lock"
 """The end of the name of the file that is locked while the database is written."""
 COMPANION_FILES = ("-wal", "-shm")
@@ -142,24 +140,3 @@ def _set(cursor: DBAPICursor | sqlite3.Cursor, pragma: str) -> None:
                 raise
         cursor.execute("BEGIN IMMEDIATE")
         cursor.execute("COMMIT")
-
-
-def path_of(url: str) -> str:
-    """
-    Return the path of the file itself, also if the URL names a link to it.
-
-    SQLite keeps its files beside the file itself. If Gatepost kept its own beside a link, processes
-    that use different paths would not merge each other's write-ahead logs.
-    """
-    path = given_path(url)
-    return os.path.realpath(path) if os.path.islink(path) else path
-
-
-def given_path(url: str) -> str:
-    """Return the path in the URL, which may be a link to the file."""
-    return unquote(url.removeprefix(SCHEME))
-
-
-def exists(url: str) -> bool:
-    """Return whether the file exists."""
-    return os.path.exists(path_of(url))

@@ -13,7 +13,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import stored_head
 from gatepost.storage.sql.audit_sums import rows_of_chain
 from gatepost.storage.sql.database import error_summary
-from gatepost.storage.sql.sqlite import connect, overwrite, path_of, wals
+from gatepost.storage.sql.sqlite import connect, overwrite, wals
 from gatepost.storage.sql.sqlite_audit_statements import (
     Execute,
     ends_of,
@@ -25,6 +25,7 @@ from gatepost.storage.sql.sqlite_audit_statements import (
 from gatepost.storage.sql.sqlite_audit_wal import synchronise
 from gatepost.storage.sql.sqlite_database import check_file, write_lock
 from gatepost.storage.sql.tables import escaped
+from gatepost.storage.sqlite_file import path_of
 
 COPIED_BYTES = 4_194_304
 """The bytes of SQLite's log after which it is copied into the database file, between two merges."""

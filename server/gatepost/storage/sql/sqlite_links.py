@@ -3,9 +3,10 @@
 import os
 
 from gatepost.storage.errors import StoreRefused
-from gatepost.storage.sql.sqlite import WAL, given_path, path_of, wals
+from gatepost.storage.sql.sqlite import WAL, wals
 from gatepost.storage.sql.sqlite_audit_files import has_ended, synchronise_folder
 from gatepost.storage.sql.sqlite_database import write_lock
+from gatepost.storage.sqlite_file import given_path, path_of
 
 
 def move_logs(url: str) -> None:
