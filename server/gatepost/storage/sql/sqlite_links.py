@@ -8,6 +8,8 @@ from gatepost.storage.sql.sqlite_audit_files import has_ended, synchronise_folde
 from gatepost.storage.sql.sqlite_database import write_lock
 from gatepost.storage.sqlite_file import given_path, path_of
 
+IN_USE = "a running process uses it"
+
 
 def move_logs(url: str) -> None:
     """
@@ -24,40 +26,37 @@ def move_logs(url: str) -> None:
 
 def _move(source: str, target: str) -> None:
     try:
-        reason = _reason_against(source, target)
-        if not reason:
+        if _is_used(source):
+            reason = IN_USE
+        elif not _has_records(source):
+            return
+        elif os.path.lexists(target) and _is_used(target):
+            reason = IN_USE
+        elif os.path.lexists(target) and _has_records(target):
+            reason = "there is another one with records"
+        else:
             os.rename(source, target)
             for name in (target, source):
                 synchronise_folder(name)
+            return
     except FileNotFoundError:
         return  # another process has moved it
     except OSError as error:
         reason = str(error.strerror)
-    if reason and reason != _EMPTY:
-        raise StoreRefused(
-            f"the write-ahead log {source} is beside a link and must be moved to {target}: {reason}"
-        )
+    raise StoreRefused(
+        f"the write-ahead log {source} is beside a link and must be moved to {target}: {reason}"
+    )
 
 
-_EMPTY = "it is empty"
-
-
-def _reason_against(source: str, target: str) -> str:
-    """Return why a write-ahead log is not to be moved; OSError."""
-    if (state := _state(source)) != "":
-        return state
-    if os.path.lexists(target) and (state := _state(target)) != _EMPTY:
-        return state or "there is another one with records"
-    return ""
-
-
-def _state(name: str) -> str:
-    """Return whether a write-ahead log is in use or empty; "" if it is neither. OSError."""
+def _is_used(name: str) -> bool:
     file = os.open(name, os.O_RDWR | os.O_CLOEXEC)
     try:
-        if not has_ended(file):
-            return "a running process uses it"
-        with os.fdopen(os.dup(file), "rb") as content:
-            return "" if any(map(any, content)) else _EMPTY
+        return not has_ended(file)
     finally:
         os.close(file)
+
+
+def _has_records(name: str) -> bool:
+    """Return whether a write-ahead log contains anything but zeros; OSError."""
+    with open(name, "rb") as content:
+        return any(map(any, content))
